@@ -1,10 +1,10 @@
-"""The rewards: the five of the recipe first, with their helpers, then a few more to choose from.
+"""The rewards: first the five of the recipe with their helpers, then others to choose from.
 
-Every reward takes the completions of a rollout (lists of messages, or plain strings) and, by keyword, what TRL passes
-besides: the dataset's columns such as `answer`, `completion_ids`, `prompts`, `trainer_state`. It returns one float per
-completion, in the same order. Parameters after the `*` can be set with `reward_args`; `template` and `extract` follow
-the run's prompt. Rewards are pure, silent (except debug), picklable, and take time linear in the length of the text.
-This file imports Python's own modules alone: copy it into any TRL script.
+A reward takes the completions of a rollout (lists of messages, or plain strings) and, by keyword, the data's columns
+(such as `answer`) and TRL's `completion_ids`, `prompts`, `trainer_state`, …. It returns one float per completion, in
+the same order. `reward_args` sets the parameters after the `*`; `template` and `extract` follow the run's prompt.
+Rewards are pure, silent (except debug), picklable, and take time linear in the length of the text. This file imports
+only the standard library: copy it into any TRL script.
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
     >>> [reward([good], answer=["7"]) for reward in list(REWARD_FUNCS.values())[:5]]
@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Completion = str | list[dict[str, Any]]
-Texts = Sequence[Completion]  # of a whole rollout, flat; gold answers and token ids have the same order
-Gold = str | Sequence[str]  # a text, or several, any of which is right
+Texts = Sequence[Completion]  # of a whole rollout; gold answers and token ids have the same order
+Gold = str | Sequence[str]  # a text, or alternatives
 Golds = Sequence[Gold]
-Extract = Callable[[str], str]  # reads the answer out of a completion's text
+Extract = Callable[[str], str]  # extracts the answer from a completion's text
 
-# A completion template is a perfect completion with {reasoning} and {answer} as placeholders; {answer} alone will do.
+# A completion template is a perfect completion with the placeholders {reasoning} (optional) and {answer}.
 XML_COT_FORMAT = "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
 THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 
@@ -33,12 +33,12 @@ THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 
 
 def completion_text(completion: Completion) -> str:
-    """The text of one completion: a string itself, or the content of a chat completion's first message."""
+    """Return the text of a completion: the string itself, or the content of a chat completion's first message."""
     return completion if isinstance(completion, str) else completion[0]["content"]
 
 
 def extract_xml_answer(text: str) -> str:
-    """The text after the last `<answer>` (all of it without one), up to the next `</answer>`, stripped.
+    """Extract the text after the last `<answer>` (all text without one), up to the next `</answer>`, stripped.
 
     >>> extract_xml_answer("<answer>6</answer> no: <answer>\\n7\\n</answer>")
     '7'
@@ -49,7 +49,7 @@ def extract_xml_answer(text: str) -> str:
 
 
 def extract_hash_answer(text: str) -> str | None:
-    """GSM8K's gold answer: the text between the first and the second `####`, without `,` and `$`; None without `####`.
+    """Extract GSM8K's gold answer: the text after `####`, up to the next one, without `,` and `$`; None without it.
 
     >>> extract_hash_answer("He pays 2 * 600 = $1,200.\\n#### $1,200")
     '1200'
@@ -67,7 +67,7 @@ def xmlcount_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
 
 
 def soft_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
-    """0.5 if the text starts with reasoning and answer in their tags, in this order, however spaced; else 0."""
+    """0.5 if the text starts with reasoning and answer in their tags, in this order, with any spaces; else 0."""
     # re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)
     return [0.5 if has_soft_format(completion_text(completion), template) else 0.0 for completion in completions]
 
@@ -86,13 +86,13 @@ def int_reward_func(completions: Texts, *, extract: Extract = extract_xml_answer
 def correctness_reward_func(
     completions: Texts, answer: Golds, *, extract: Extract = extract_xml_answer, **kwargs: Any
 ) -> list[float]:
-    """2.0 if the extracted answer is the gold answer, or one of several, character by character; else 0."""
+    """2.0 if the extracted answer is the gold answer (or an alternative), character by character; else 0."""
     answers = [extract(completion_text(completion)) for completion in completions]
     return [2.0 if is_gold(read, gold) else 0.0 for read, gold in zip(answers, answer, strict=True)]
 
 
 def is_gold(read: str, gold: Gold) -> bool:
-    """True if an answer is the gold answer, or one of several, character by character."""
+    """True if an answer is the gold answer (or an alternative), character by character."""
     return read in gold if isinstance(gold, list | tuple) else read == gold
 
 
@@ -102,9 +102,9 @@ def is_gold(read: str, gold: Gold) -> bool:
 def count_xml(text: str) -> float:
     """Partial credit for the tags: 0.125 for each of four that occurs exactly once, less 0.001 per trailing character.
 
-    Between -inf (a long tail) and 0.5 (or slightly above: `\\n</answer>` as the very end earns 0.001 more). A quirk
-    that is part of the definition: the first tail is what follows the last `\\n</answer>\\n`, and *the whole text* if
-    that does not occur, so a perfect answer without its final newline pays for its length.
+    The range is -inf (a long tail) … 0.5, or 0.501 if the text ends in `\\n</answer>`. A quirk of the original:
+    without `\\n</answer>\\n` the *whole text* counts as trailing, so a perfect answer without its final newline pays
+    for its length.
     """
     score = 0.0
     if text.count("<reasoning>\n") == 1:
@@ -113,7 +113,7 @@ def count_xml(text: str) -> float:
         score += 0.125
     if text.count("\n<answer>\n") == 1:
         score += 0.125
-        # split, not rpartition: occurrences count from the left, and this one can overlap itself by its newline
+        # split, not rpartition: it counts from the left, and occurrences can overlap by a newline
         score -= len(text.split("\n</answer>\n")[-1]) * 0.001
     if text.count("\n</answer>") == 1:
         score += 0.125
@@ -122,7 +122,7 @@ def count_xml(text: str) -> float:
 
 
 def template_parts(template: str) -> list[str]:
-    """The texts of a completion template around its placeholders: two, or three with {reasoning}."""
+    """Split a completion template at its placeholders: into two texts, or three with {reasoning}."""
     parts = re.split(r"\{(?:reasoning|answer)\}", template)
     order = re.findall(r"\{(reasoning|answer)\}", template)
     if order not in (["answer"], ["reasoning", "answer"]) or not all(map(str.strip, parts[1:-1])):
@@ -131,7 +131,7 @@ def template_parts(template: str) -> list[str]:
 
 
 def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
-    """True if the text starts with the template's tags in their order, however spaced, in linear time.
+    """True if the text starts with the template's tags in order, with any spaces. Takes linear time.
 
     >>> has_soft_format("<reasoning>r</reasoning><answer>7</answer> done"), has_soft_format("<think>r</think>7")
     (True, False)
@@ -141,7 +141,7 @@ def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     if not text.strip() or not text.startswith(head.strip()):
         return False
     position = len(head.strip())
-    for part in others:  # the first place where a tag can be leaves the most text for the others
+    for part in others:  # the first match of a tag leaves the most text for the others
         tag = re.compile(r"\s*".join(map(re.escape, part.split()))).search(text, position)
         if tag is None:
             return False
@@ -150,9 +150,9 @@ def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
 
 
 def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
-    """True if the text is the template with something for its placeholders and nothing else, in linear time.
+    """True if the text is the filled template and nothing else. Takes linear time.
 
-    The `$` of the regular expression also matches before a final newline, so one more may follow.
+    One more newline may follow, since the `$` of the regular expression also matches before a final newline.
 
     >>> has_strict_format(THINK_FORMAT, THINK_FORMAT), has_strict_format(THINK_FORMAT)
     (True, False)
@@ -213,7 +213,7 @@ def length_reward_func(
 
 
 def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, **kwargs: Any) -> list[float]:
-    """-0.5 … 0: -0.1 for each occurrence of one of the phrases, whatever the case."""
+    """-0.5 … 0: -0.1 for each occurrence of one of the phrases, in any letter case."""
     texts = [completion_text(completion).lower() for completion in completions]
     return [0.0 - min(5, sum(text.count(phrase.lower()) for phrase in phrases if phrase)) / 10 for text in texts]
 
@@ -222,13 +222,13 @@ def debug_reward_func(
     completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, extract: Extract = extract_xml_answer,
     **kwargs: Any,
 ) -> list[float]:  # fmt: skip
-    """1.0 for all, which moves no advantage; prints `count` samples every `every` optimizer steps, in one process."""
+    """1.0 for all, which changes no advantage. Prints `count` samples every `every` optimizer steps, once."""
     state, prompts = kwargs.get("trainer_state"), kwargs.get("prompts", completions)
     if state and state.global_step % every == 0 and os.environ.get("RANK", "0") == "0":
         for completion, gold, prompt in list(zip(completions, answer, prompts, strict=True))[:count]:
             text, question = completion_text(completion), prompt if isinstance(prompt, str) else prompt[-1]["content"]
             sample = f"Question: {question}\nGold: {gold}\nResponse: {text}\nExtracted: {extract(text)}"
-            # characters that steer a terminal are escaped
+            # escape control characters
             shown = "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in sample)
             print(f"--- step {state.global_step}\n{shown}")
     return [1.0] * len(completions)

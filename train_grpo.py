@@ -57,7 +57,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # or "meta-llama/Llama-3.2-1B-Instruct", a directory, a saved run
     dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, a Dataset, …
     dataset_config="main",
-    dataset_split="train",  # slices: train[:1000], train[:10%]
+    dataset_split="train",  # or a slice: train[:1000], train[:10%]
     reward_funcs=[  # or functions of your own, written like those in rewards.py
         xmlcount_reward_func,
         soft_format_reward_func,
@@ -91,11 +91,11 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
-    attn_implementation="flash_attention_2",  # for training, flash-attn's or else torch's own; sampling uses sdpa
-    # AdamW's updates of bf16 weights are mostly rounded away. Where the memory allows it, use dtype="float32" with
+    attn_implementation="flash_attention_2",  # in training: flash-attn's, or else torch's own; sampling uses sdpa
+    # AdamW's updates of bf16 weights are mostly lost to rounding. If the memory allows it, use dtype="float32" with
     # learning_rate=1e-6.
     optim="adamw_torch",
-    num_shots=0,  # worked examples in each prompt; 1 helps a model that never writes the format by itself
+    num_shots=0,  # worked examples in each prompt; 1 helps a model that never writes the format
     # Added since
     seed=42,
     beta=0.0,  # weight of the KL penalty; 0 needs no reference model (2025's default was 0.04)
@@ -107,15 +107,15 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_every=None,  # 10 also evaluates after every 10 optimizer steps
     prompt_format="xml",  # or "think", or one of your own in PROMPT_FORMATS below
     answer_pattern=None,  # None: the prompt format's; or "boxed", "hash" (####), "final" (Answer: ...), "text", ...
-    judge=None,  # your function of text and row, or my_file.f, decides what is right; None: the gold answer does
+    judge=None,  # your function of text and row, or my_file.f, that grades answers; None: the gold answer decides
     max_samples=None,  # use only the first rows of the data; 20 makes a smoke test
     stop_on_alarm=False,  # True ends the run at its first alarm, with a checkpoint
     # Seldom changed
-    prepare=None,  # your function of a row (a dict) that returns one with `question` and `answer`; None: columns do
+    prepare=None,  # your function of a row (a dict) -> {"question": ..., "answer": ...}; None: the columns
     question_column="question",  # text or lists of messages; without this column, `prompt` is read
     answer_column="answer",  # 72 alone, or marked in all rows: #### 72, \boxed{72}, Answer: 72, <answer>72</answer>
     eval_dataset_name=None,  # None: from dataset_name
-    eval_split="test",  # a source without it gives a tenth of its rows, or a quarter if it has few
+    eval_split="test",  # without this split, a tenth of the rows, or a quarter of few, is held out
     eval_num_samples=1,  # 8 also samples 8 answers to each question, for maj@8 and pass@8
     per_device_eval_batch_size=256,  # questions at once
     reward_weights=None,  # one for each reward; None: all 1
@@ -139,7 +139,7 @@ Respond in the following format:
 </answer>
 """
 
-PROMPT_FORMATS = {  # a model without a chat template gets `opening` and the question as one text
+PROMPT_FORMATS = {  # models without a chat template get `opening` and the question as one text
     "xml": PromptFormat(system=SYSTEM_PROMPT, question="{question}", completion=XML_COT_FORMAT, opening=SYSTEM_PROMPT),
     "think": THINK,
 }
@@ -168,16 +168,16 @@ EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first
 
 
 def experiment(config: Config) -> int:
-    """Load rewards, data and model, train, compare before and after; the exit status."""
-    # 1. The task: how a question is asked, where the answer is, what is right; and the rewards
+    """Load rewards, data and model, train, compare before and after. Return the exit status."""
+    # 1. The task (prompt, answer pattern, rule for right answers) and the rewards
     task = make_task(config, PROMPT_FORMATS, EXEMPLARS)
     reward_funcs = load_rewards(config, task)
-    settle(config, task, reward_funcs)  # the run's directory, and what it resumes from
+    settle(config, task, reward_funcs)  # the run's directory, and the checkpoint to resume from
 
-    # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out, none is in both parts
+    # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out from training
     tokenizer, task = load_tokenizer(config, task)  # AutoTokenizer, padding on the left
     data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
-    perfect = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints the table, raises at an error
+    perfect = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints a table, raises at an error
     if config.script.dry_run:
         return 0
     if config.script.eval_only:
@@ -198,9 +198,9 @@ def experiment(config: Config) -> int:
                 **config.step_options,
             )
         watch(trainer, run, task, data, perfect)  # metrics, samples, alarms, the report
-        before = measure_before(run, trainer, data)  # the held-out questions, and with eval_every while it trains
+        before = measure_before(run, trainer, data)  # on the held-out questions; also while training, with eval_every
 
-        # 4. Train: sample a group for each prompt, score it, push towards what scored above the group's mean
+        # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely
         say("Training (a loss near 0 is normal: watch the rewards)")
         trainer.train(resume_from_checkpoint=config.training.resume_from_checkpoint)
         if not run.stopped:
@@ -208,13 +208,13 @@ def experiment(config: Config) -> int:
             measure_after(before)  # the same questions again
         run.end()
         trainer.create_model_card(config.output.name)  # TRL's, with the comparison, the rewards and the prompt
-    if config.training.push_to_hub and not run.stopped:  # the run has ended: an upload that fails is not its end
+    if config.training.push_to_hub and not run.stopped:  # after the run's end: a failed upload is not a failed run
         hub.push(trainer)
     return run.exit_status
 
 
 def main(argv: list[str] | None = None, dataset: Any = None) -> int:
-    """Run the experiment. A user's mistake ends in one line and exit status 2, Ctrl-C in one line and 130.
+    """Run the experiment. A user's mistake prints one line and returns 2; Ctrl-C prints one line and returns 130.
 
     Args:
         argv: the command line without the program's name; None reads sys.argv.

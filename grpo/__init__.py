@@ -1,1 +1,1 @@
-"""The package behind `train_grpo.py`, in wings: each depends only on those below it (pyproject.toml)."""
+"""The package behind `train_grpo.py`. Each folder imports only the folders below it (pyproject.toml)."""

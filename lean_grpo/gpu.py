@@ -1,12 +1,12 @@
-"""torch's switches for everything that this process computes on a GPU."""
+"""Set torch's switches for computing on a GPU."""
 
 import torch
 
 
 def prepare(tf32: bool | None = None) -> None:
-    """Turn off cuDNN's attention (NaN gradients under a mask, pytorch#196678), and let float32 products use TF32.
+    """Turn off cuDNN's attention (NaN gradients under masks, pytorch#196678), and allow TF32 for float32 products.
 
-    vLLM's worker sets the precision in the process that it shares with a trainer, so call this again after it.
+    Call this again after vLLM has started: its worker changes the precision of the process that it shares.
 
     Args:
         tf32: None leaves the precision as it is.

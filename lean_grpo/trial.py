@@ -13,15 +13,15 @@ from transformers import ProcessorMixin
 
 from lean_grpo.sampling import has_plain_cache
 
-BEGINNINGS = 0, 101, 211  # places in the vocabulary, tried until the values are finite
-PACK_LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
-SMALL = 2**20  # numbers of a weight whose gradient is compared
-# The mean difference of log-probabilities that packs may make, as a share of what other prompts make; and that of the
-# gradient, as a share of its norm: in float32, and with rounding. In float32 rounding makes 1e-7 to 1e-5 of it, and
-# learned positions that are off by one 5e-3 (benchmarks/exactness.py)
+BEGINNINGS = 0, 101, 211  # offsets in the vocabulary, tried until the values are finite
+PACK_LENGTHS = 8192, 512  # most positions of the trial's pack: without and with gradient
+SMALL = 2**20  # most elements of a weight whose gradient is compared
+# Largest differences that packs may make, in float32 and with rounding: in log-probabilities, as a share of the effect
+# of other prompts; in the gradient, as a share of its norm. Float32's rounding makes 1e-7 to 1e-5 of the norm, learned
+# positions that are off by one make 5e-3 (benchmarks/exactness.py)
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
-ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new that prompts change little
+ROUNDING = 1e-5  # least limit for log-probabilities in float32, for new policies on which prompts have little effect
 
 
 def others_write(trainer: Any) -> bool:
@@ -30,7 +30,7 @@ def others_write(trainer: Any) -> bool:
 
 
 def reason_against_packing(trainer: Any) -> str | None:
-    """The reason why this LeanGRPOTrainer's run cannot be computed in packs, as far as known without trying."""
+    """Return a known reason why this LeanGRPOTrainer's run cannot be computed in packs, or None."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
@@ -63,24 +63,24 @@ def reason_against_packing(trainer: Any) -> str | None:
 
 
 def misfit(trainer: Any) -> str | None:
-    """The reason why packs differ from TRL's padded rows with this model; None where they agree.
+    """Try packs with this model. Return why they differ from TRL's padded rows, or None if they agree.
 
-    Log-probabilities are compared on a pack of the usual length, so that a window of attention shows, and judged by
-    what other prompts would make of the same completions. The gradient is that of the small weights of all layers, on
-    a shorter pack: in evaluation mode nothing is checkpointed. A new adapter changes no log-probability yet.
+    Log-probabilities are compared on a pack of the usual length, which shows windows of attention. Their limit is
+    relative to the effect of other prompts. Gradients of the small weights of all layers are compared on a shorter
+    pack, since evaluation mode does not checkpoint; new adapters only show there, as they change no log-probability.
 
     Args:
         trainer: a LeanGRPOTrainer with its `kernel` and `pack_tokens`.
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-        return None  # the weights may not be here yet
+        return None  # the weights may not be gathered yet
     base = trainer.accelerator.unwrap_model(trainer.model)
     training = trainer.model.training
     trainer.model.eval()
     try:
         for ids in _tokens(trainer, base):
             error, effect, wrong, norm = _differences(trainer, ids)
-            if math.isfinite(effect) and math.isfinite(norm):  # otherwise packs cannot be judged by them
+            if math.isfinite(effect) and math.isfinite(norm):  # otherwise try other tokens
                 break
         else:
             return "its padded rows have no finite log-probabilities or gradient in a trial, so packs cannot be judged"
@@ -101,7 +101,7 @@ def misfit(trainer: Any) -> str | None:
 
 
 def _tokens(trainer: Any, base: Any) -> Iterator[torch.Tensor]:
-    """Several (3, 12) token ids, none of them special: a padding token's embedding may be zero, and overflow."""
+    """Yield (3, 12) token ids without special tokens: a padding token's embedding may be zero, and overflow."""
     config, device = base.config.get_text_config(), trainer.accelerator.device
     special = {config.pad_token_id, getattr(base.get_input_embeddings(), "padding_idx", None)}
     special |= set(getattr(trainer.processing_class, "all_special_ids", ()))
@@ -116,8 +116,8 @@ def _differences(trainer: Any, ids: torch.Tensor) -> tuple[float, float, float, 
     """Compare packs of these tokens with padded rows.
 
     Returns:
-        The mean difference of log-probabilities that packs make, and that other prompts make; the norm of the
-        difference that packs make in the gradient, and the norm of the padded rows' gradient.
+        The mean differences in log-probabilities by packs and by other prompts; the norm of the difference in the
+        gradient by packs, and the norm of the padded rows' gradient.
     """
     model, device = trainer.model, ids.device
     others = ids.clone()

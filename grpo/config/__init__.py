@@ -1,1 +1,1 @@
-"""Flags and recipes become one checked configuration."""
+"""Turn HYPERPARAMETERS, recipes and flags into one checked configuration."""

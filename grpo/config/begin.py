@@ -1,4 +1,4 @@
-"""The start of a command: help and version at once, then Unsloth and the slow libraries."""
+"""Start a command: answer --help and --version at once, then import Unsloth and the slow libraries."""
 
 import ast
 import importlib
@@ -15,9 +15,9 @@ SLOW = ("grpo.config.preflight", "grpo.config.settle", "grpo.evaluation.before_a
 
 
 def begin(argv: Sequence[str], script: str) -> None:
-    """Call this first in a script: answer --help or --version and exit, or import what is slow.
+    """Answer --help or --version and exit, or import the slow libraries. Call this first in a script.
 
-    A missing package is one line here, and so is Ctrl-C while the libraries are imported.
+    A missing package, and Ctrl-C during the imports, end in one line.
     """
     asked = {"--version", "--help", "-h"} & set(argv)
     status = run_main(lambda: _answer(asked, Path(script)) if asked else _import(argv))
@@ -39,7 +39,7 @@ def _import(argv: Sequence[str]) -> int:
 
 
 def help_of(script: Path) -> str:
-    """The script's docstring and its HYPERPARAMETERS as they are written there, with their comments."""
+    """Return the script's docstring and the source of its HYPERPARAMETERS, with their comments."""
     source = script.read_text(encoding="utf-8")
     tree = ast.parse(source)
     block = next(

@@ -1,4 +1,4 @@
-"""From HYPERPARAMETERS, a recipe and flags to one checked configuration: HYPERPARAMETERS < recipe < flags."""
+"""Merge HYPERPARAMETERS, a recipe and flags into one checked configuration. Flags win, then the recipe."""
 
 import contextlib
 import dataclasses
@@ -24,22 +24,22 @@ from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
 
-# Settings that belong to one data set, and never meet another one that a recipe or a flag names
+# Settings of one data set, dropped if a recipe or a flag names another one
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
-Layers = Sequence[tuple[str, Mapping[str, Any]]]  # an origin with its settings, the weaker ones first
+Layers = Sequence[tuple[str, Mapping[str, Any]]]  # sources with their settings; later ones override earlier ones
 
 
 class Given(NamedTuple):
-    """The merged settings, before they are fitted to the machine."""
+    """The merged settings, before they are adjusted to the machine."""
 
     settings: dict[str, Any]  # all of them, by name
-    origin: dict[str, str]  # of those that are given: script, recipe or flag; the script's in its order
+    origin: dict[str, str]  # setting → script, recipe or flag; the script's come first, in its order
     stages: list[Stage]
     notes: list[Check]
-    functions: registry.Functions  # those in HYPERPARAMETERS, by setting and name
-    shipped_data: bool  # whether a recipe of this repository brings the data
+    functions: registry.Functions  # functions in HYPERPARAMETERS, by setting and name
+    shipped_data: bool  # True if the data is that of a recipe in recipes/
     recipe: Path | None  # its file
-    rows: Any  # the data, where Python has them
+    rows: Any  # the data, if it was passed as a Python object
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
@@ -85,7 +85,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
 
 
 def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> None:
-    """Take settings of the data from those layers that mean the run's data."""
+    """Keep the settings of OF_THE_DATA only from layers that use the run's data."""
     for key in OF_THE_DATA:
         settings[key], origin[key] = None, origin["dataset_name"]
         data = None
@@ -96,7 +96,7 @@ def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str
 
 
 def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage]:
-    """The stages, which bring rewards, weights and a number of steps of their own."""
+    """Read the stages. Their rewards, weights and number of steps replace those in `settings`."""
     stages = read_stages(settings["stages"] or [])
     if stages:
         for key in ("reward_funcs", "reward_weights"):
@@ -111,11 +111,11 @@ def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage
 def configure(
     hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, script_file: str = "train_grpo.py"
 ) -> Config:
-    """Resolve the configuration of this run on this machine; write nothing. Its directory is settled later.
+    """Resolve the configuration of this run on this machine. Writes nothing; `settle` chooses the directory later.
 
     Args:
-        dataset: rows that the caller of the script passes, which replace `dataset_name`.
-        script_file: the script whose settings these are, for commands that people copy.
+        dataset: rows in memory (DataFrame, Dataset, list of dictionaries). They replace `dataset_name`.
+        script_file: the script of these settings, named in the commands that the run prints.
     """
     settings, origin, stages, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
@@ -150,25 +150,25 @@ def configure(
 
 
 def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
-    """The settings as this project's and TRL's own objects; UserError for what TRL refuses."""
+    """Build this project's and TRL's configuration objects. Raise UserError if TRL refuses a setting."""
     options = [
         {field.name: settings[field.name] for field in dataclasses.fields(owner) if field.init} for owner in GROUPS
     ]
-    # TRL's default for it, and its trainer, use the name that transformers 5.23 warns of
+    # TRL uses its old name, and transformers 5.23 warns of that
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
-        with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
+        with contextlib.suppress(AttributeError):  # GaLore and similar optimizers need the model
             Trainer.get_optimizer_cls_and_kwargs(training)
         any_optimizer, kwargs = torch.optim.SGD([torch.zeros(1)]), cast(Any, training.lr_scheduler_kwargs)
         get_scheduler(training.lr_scheduler_type, any_optimizer, 0, 1, scheduler_specific_kwargs=kwargs)
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
-    targets = model.lora_target_modules  # TRL makes a text of a single name, which PEFT takes for a regular expression
+    targets = model.lora_target_modules  # TRL passes one name as a string: PEFT's regular expression
     if isinstance(targets, str) and re.fullmatch(r"[\w.,]+", targets):
         model.lora_target_modules = targets.split(",")
-    training.hub_strategy = HubStrategy.END  # uploads at checkpoints take pickles, locks and completions along
+    training.hub_strategy = HubStrategy.END  # uploads at checkpoints would include pickles, locks and completions
     if model.model_revision != "main":  # TRL loads the reference model with these
         given = training.model_init_kwargs
         training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}

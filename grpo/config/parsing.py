@@ -1,4 +1,4 @@
-"""Names and types of settings, as flags, in HYPERPARAMETERS or in a recipe."""
+"""Check names and types of settings in flags, in HYPERPARAMETERS and in recipes."""
 
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", Model
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
 MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
-# What other trainers call a setting, or what people type first
+# Names of settings in other trainers, and common guesses
 ALIASES = {
     "batch_size": "per_device_train_batch_size",
     "dataset_prompt_column": "question_column",  # of open-r1's recipes, as is the next
@@ -64,7 +64,7 @@ def JSON_or_name(text: str) -> Any:
 
 
 class Parser(TrlParser):
-    """TRL's parser, without abbreviated flags and with one-line errors; it also checks what is no flag."""
+    """TRL's parser with one-line errors and without abbreviated flags. It also checks HYPERPARAMETERS and recipes."""
 
     def __init__(self) -> None:
         for owner, title in GROUPS.items():
@@ -77,7 +77,7 @@ class Parser(TrlParser):
             description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
         )
         self.settings = {action.dest: action for action in reversed(self._actions)}
-        for action in self._actions:  # the spelling with hyphens is understood, too, and not shown
+        for action in self._actions:  # flags with hyphens work, too, but --help_all does not show them
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
         for key in MAPPINGS:
             if key.endswith("_kwargs") or key in ("stages", "reward_args"):
@@ -88,7 +88,7 @@ class Parser(TrlParser):
         for key in self.required:  # of all sources together
             self.settings[key].required = False
         self.never_none = {key for key, default in self.defaults.items() if default is not None} | self.required
-        self.never_none -= {"dataset_name", "use_vllm"}  # where a run only evaluates; where vLLM is installed
+        self.never_none -= {"dataset_name", "use_vllm"}  # None is valid: with eval_only; use vLLM if it is installed
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
         self.add_argument("--help_all", action="help", help="Show all settings and exit.")
 
@@ -96,7 +96,7 @@ class Parser(TrlParser):
         raise UserError(message.removeprefix("argument --"))
 
     def flags(self, argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
-        """The settings that the command line gives, and its recipe."""
+        """Parse the command line into its settings and the name of its recipe, or None."""
         unset = object()
         namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self.settings, unset)))
         if unknown and unknown[0].startswith("-"):
@@ -118,11 +118,11 @@ class Parser(TrlParser):
                 raise UserError(f"{key}: no such setting (in {where}){self._meant(str(key))}")
 
     def _meant(self, key: str) -> str:
-        """The end of an error about a setting that does not exist."""
+        """End an error about an unknown setting with a suggestion."""
         return did_you_mean(ALIASES.get(key, key), self.settings)
 
     def typed(self, key: str, value: Any) -> Any:
-        """A value of HYPERPARAMETERS or a recipe, checked like a flag's; YAML reads 1e-5 as text."""
+        """Convert a value of HYPERPARAMETERS or a recipe as if it were a flag's. YAML reads 1e-5 as text."""
         if value is None:
             if key in self.never_none:
                 raise UserError(f"{key}: it needs a value")
@@ -148,13 +148,13 @@ class Parser(TrlParser):
 
 
 def find_recipe(name: str) -> Path:
-    """A file by its path, or one of recipes/ by its name."""
+    """Return the path of a recipe, given a path or the name of a file in recipes/."""
     path = Path(name)
     return (path if path.is_file() else RECIPES / f"{name.removesuffix('.yaml')}.yaml").resolve()
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The settings in a YAML file, found by `find_recipe`."""
+    """Read the settings in a recipe, found by `find_recipe`."""
     path = find_recipe(name)
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
@@ -167,7 +167,7 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {name} also has stages, which name their own rewards; drop one of them")
-    if path.parent == RECIPES:  # its files are found from any directory
+    if path.parent == RECIPES:  # so that its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)
             if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():

@@ -1,4 +1,4 @@
-"""Preflight: check a run before its weights are loaded, and print a table, the rewards' trial and a prompt."""
+"""Preflight: check a run before loading weights. Print the checks, the rewards of test completions, and a prompt."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,14 +29,14 @@ STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 def about_run(plan: Plan) -> Iterator[Check]:
-    """The decisions that were made for the user, and where the run writes."""
+    """List automatic decisions, batch geometry, stages, tracker and output directory."""
     config, training = plan.config, plan.config.training
     yield from config.notes
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe())
         for stage in config.stages:
             never, limit = 0 < training.max_steps < stage.first_step, training.max_steps
-            yield warn_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")
+            yield warn_if(never, "stage", stage.describe(), f"it never begins: the run ends after {limit} (max_steps)")
         yield Check("ok", "tracker", ", ".join(training.report_to or ["none"]))
         if training.push_to_hub:
             yield hub.check(training)
@@ -45,7 +45,7 @@ def about_run(plan: Plan) -> Iterator[Check]:
 
 
 def about_resumed_prompts(plan: Plan) -> Iterator[Check]:
-    """A warning where a resumed run's model reads other tokens than before; other rows are refused."""
+    """Warn if the prompts' tokens differ from the checkpoint's. Refuse other training rows."""
     checkpoint = plan.config.training.resume_from_checkpoint
     if not checkpoint:
         return
@@ -77,17 +77,17 @@ CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
 def run(
     config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
 ) -> dict[str, float]:
-    """Print the checks, the values of the rewards for test completions, and a prompt as the model gets it.
+    """Print all checks, the rewards of test completions, and a prompt exactly as the model gets it.
 
     Returns:
-        Each reward's value for a perfect completion, by name; empty for an evaluation alone.
+        Each reward's value for a perfect completion, by name; empty with `eval_only`.
     """
     plan = make_plan(config, tokenizer, task, data, rewards)
     checks = [check for about in CHECKS for check in about(plan)]
     if is_first_process():
         print_checks(checks)
         if plan.trial.values:
-            # a table's own title wraps at its width
+            # rich would wrap the table's title at the table's width
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
             tables = reward_checks.matrix(plan.trial), "", reward_checks.listing(plan.trial.texts)
             Console().print("", title, *tables, "", sep="\n")
@@ -101,7 +101,7 @@ def run(
 
 
 def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> Plan:
-    """Read the model's configurations and try the rewards; an evaluation alone tries none."""
+    """Read the model's configurations and try the rewards (not with `eval_only`)."""
     check_columns(rewards, {*data.train.column_names, *data.held_out.column_names})
     trial = Trial()
     if not config.script.eval_only:
@@ -112,7 +112,7 @@ def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, da
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """The table of preflight."""
+    """Print the table of checks."""
     table = Table(title="Preflight", title_justify="left", box=None, pad_edge=False)
     for heading in ("", "check", "finding"):
         table.add_column(heading, overflow="fold")
@@ -124,6 +124,6 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_example(prompt: str, gold: str) -> None:
-    """A prompt as the model gets it, with its gold answer."""
+    """Print a prompt as the model gets it, with its gold answer."""
     title, answer = "a training prompt, as the model gets it", f"gold answer: {for_rich(shorten(gold, 60))}"
     Console().print(Panel(for_rich(prompt), title=title, title_align="left", subtitle=answer, subtitle_align="left"))

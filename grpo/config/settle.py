@@ -1,4 +1,4 @@
-"""Choose the run's directory, and what it resumes from, once its prompt and rewards are known."""
+"""Choose the run's directory and the checkpoint to resume from. This needs the prompt and the rewards."""
 
 import re
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from grpo.rewarding.registry import Rewards
 from grpo.runs import directory, resume, source
 from grpo.task.task import Task
 
-# What a script defines that is compared by itself
+# Names in a script that are compared one by one, not with the rest of the script
 COMPARED_APART = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
 
 
 def settle(config: Config, task: Task, rewards: Rewards) -> None:
-    """Set the run's directory and name, and the checkpoint that it resumes from, in `config`; write nothing."""
+    """Set directory, run name and checkpoint to resume from in `config`. Writes nothing."""
     training = config.training
     functions = functions_of(config, task, rewards)
     config.source_files = source.read_files(Path(config.script_file), functions.values(), config.recipe)
@@ -40,7 +40,7 @@ def settle(config: Config, task: Task, rewards: Rewards) -> None:
 
 
 def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
-    """A hash for each part of the experiment that no setting names, by what people call it."""
+    """Hash each part of the experiment that settings do not cover: prompt, exemplars, code. Keys are for people."""
     prompt = task.prompt
     hashes = {
         "system prompt": fingerprint.of_text(prompt.system, prompt.opening),
@@ -58,7 +58,7 @@ def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
 
 
 def functions_of(config: Config, task: Task, rewards: Rewards) -> dict[str, Callable[..., Any]]:
-    """The run's rewards, judge and `prepare` by label, without parameters, which settings give them."""
+    """Return the run's rewards, judge and `prepare` by label, without the parameters that settings bind."""
     functions = {
         name: config.functions["reward_funcs"].get(name) or fingerprint.innermost(rewards[name]) for name in rewards
     }

@@ -1,4 +1,4 @@
-"""Errors, processes and settings, which every other wing uses; it imports no other wing."""
+"""Errors, processes and settings. All other folders use it; it imports none of them."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ from grpo.core.errors import UserError
 
 @dataclass(frozen=True)
 class Check:
-    """A check's outcome; `remedy` is empty where all is well."""
+    """The outcome of one preflight check; `remedy` is empty if all is well."""
 
     status: str  # ok, warning, error
     name: str
@@ -19,14 +19,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Trial:
-    """The rewards of a run, tried on test completions of the first training row; empty for an evaluation alone."""
+    """The run's rewards on test completions of the first training row; empty with `eval_only`."""
 
-    texts: dict[str, str] = field(default_factory=dict)  # the completions by their kinds: perfect, wrong answer, …
+    texts: dict[str, str] = field(default_factory=dict)  # test completions by kind: perfect, wrong answer, …
     values: dict[str, dict[str, float | str | None]] = field(
         default_factory=dict
-    )  # by reward and kind; a text: a fault
-    changed: dict[str, list[str]] = field(default_factory=dict)  # by reward, the arguments that it changes
-    exact: list[str] = field(default_factory=list)  # rewards that want every character of a gold answer
+    )  # by reward and kind; a string describes a failure
+    changed: dict[str, list[str]] = field(default_factory=dict)  # by reward: the arguments that it changes in place
+    exact: list[str] = field(default_factory=list)  # rewards that need the gold answer character by character
     weights: dict[str, float] = field(default_factory=dict)  # by reward
 
 
@@ -35,7 +35,7 @@ def warn_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warni
 
 
 def stop_at_errors(checks: Sequence[Check]) -> None:
-    """Raise UserError for the first check that failed, with the number of others."""
+    """Raise UserError for the first failed check, with the number of further failures."""
     errors = [check for check in checks if check.status == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more, see the table)" if len(errors) > 1 else ""

@@ -1,4 +1,4 @@
-"""Mistakes as one readable line and an exit status, instead of a traceback."""
+"""End a command that fails with one readable line and an exit status instead of a traceback."""
 
 import argparse
 import contextlib
@@ -17,15 +17,15 @@ from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import LOST, end_process_group, is_first_process, is_process_lost
 from grpo.core.text import printable
 
-# Exit statuses; 128 + n says that signal n ended the run, and 1 that something here is wrong
+# Exit statuses. Others: 128 + n after signal n, 1 for a bug
 MISTAKE, STOPPED = 2, 3
-HEAD_START = 10  # seconds for the first process to name a mistake: torchrun ends all processes when one does
+HEAD_START = 10  # seconds before other processes print: torchrun kills all once one exits, and the first should print
 
 
 class UserError(Exception):
     """A user's mistake: one readable line that names the value and the fix (exit status 2).
 
-    It may quote a user, a file or a library; characters that steer a terminal are escaped.
+    Control characters in quoted text are escaped, so that it cannot change the terminal.
     """
 
     def __init__(self, message: str) -> None:
@@ -34,7 +34,7 @@ class UserError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came while nothing was being trained, so that there was nothing to finish first."""
+    """A signal outside of training: the run ends at once."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """argparse's, without abbreviated flags, and a mistake is a UserError instead of the whole usage."""
+    """argparse.ArgumentParser without abbreviated flags, which raises UserError instead of printing the usage."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
@@ -52,7 +52,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def run_main(run: Callable[[], int]) -> int:
-    """Run a command and return its status: a user's mistake is one line and status 2, Ctrl-C one line and 130."""
+    """Run a command and return its exit status. A user's mistake prints one line (2), and so does Ctrl-C (130)."""
     try:
         status = run()
         end_process_group()
@@ -60,10 +60,10 @@ def run_main(run: Callable[[], int]) -> int:
         return status
     except KeyboardInterrupt as error:
         print(f"Interrupted{error}", file=sys.stderr, flush=True)
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # a launcher's; its partners may wait for it in vain
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: other processes may wait for this one forever
             os._exit(143)
         return getattr(error, "status", 130)
-    except BrokenPipeError:  # `| head` has stopped reading
+    except BrokenPipeError:  # the reader has closed the pipe, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except ModuleNotFoundError as error:
@@ -87,7 +87,7 @@ def _end_in(line: str) -> int:
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
-    """The end of an error: the nearest valid value, or all of them."""
+    """End an error message with the nearest valid value, or with all of them."""
     choices = list(choices)
     close = sorted((name for name in choices if value and name.startswith(value)), key=len)
     close = close or difflib.get_close_matches(value, choices, n=1)
@@ -100,17 +100,17 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
-# Folders of code that is not the user's: ours, Python's own, and what is installed, also in an environment below this
-# one (`uv run --with`)
+# Folders whose code is not the user's: ours, Python's own, and installed packages, also those of a parent environment
+# (`uv run --with`)
 LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
 
 
 @contextlib.contextmanager
 def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
-    """Turn exceptions of these kinds into UserErrors: the library's message, between two texts.
+    """Turn exceptions of these kinds into UserErrors: `before`, the library's message, `after`.
 
-    Out of memory passes through: `Run` explains it.
+    Out-of-memory errors pass through, since `Run` explains them.
     """
     try:
         yield
@@ -124,7 +124,7 @@ def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ..
 
 def reason_of(error: BaseException) -> str:
     """An exception's message, in one line."""
-    if type(error).__name__ == "UnpicklingError":  # torch's words advise to run it
+    if type(error).__name__ == "UnpicklingError":  # torch's message advises to run it
         return "it is a pickle that contains code, or a broken one; none of it was run"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
@@ -133,13 +133,13 @@ def reason_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost line of the user's own files in an exception's traceback: `my_reward.py:12`; "" without one."""
+    """Return the innermost line of a traceback that is in a user's file: `my_reward.py:12`, or ""."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
     return f"{Path(users[-1].filename).name}:{users[-1].lineno}" if users else ""
 
 
 def is_of_a_library(file: str) -> bool:
-    """True if a file of code is ours, Python's own or an installed one, and not the user's."""
+    """True if a source file is ours, Python's own or installed, so not the user's."""
     ours = file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
     return ours or not INSTALLED.isdisjoint(Path(file).parts)

@@ -1,7 +1,7 @@
-"""Hashes of what settings do not name: texts, and the code of a user's functions.
+"""Hash the parts of an experiment that settings do not cover: prompts, and the code of a user's functions.
 
-Two runs whose settings agree may still differ in a prompt, or in the body of a reward. A hash of the code ignores
-comments and layout, and follows what a function uses: helpers and constants of the user's own files.
+Two runs with the same settings may differ in a prompt, or in the body of a reward. The hash of a function ignores
+comments and layout, and includes the helpers and constants that it uses from the user's files.
 """
 
 import ast
@@ -22,32 +22,32 @@ PLAIN = (str, bytes, int, float, complex, bool, type(None), re.Pattern)
 
 
 def without_rest(labels: Iterable[str]) -> list[str]:
-    """Labels of what differs; the rest of the script only where nothing else does: it holds what rewards call, too."""
+    """Drop REST from labels of differences unless it is the only one: a reward's helpers are part of it, too."""
     kept = list(labels)
     return [label for label in kept if label != REST] or kept
 
 
 def of_text(*texts: str) -> str:
-    """A short hash of texts, in their order."""
+    """Return a short hash of texts, in this order."""
     return hashlib.sha256("\0".join(texts).encode("utf-8", errors="replace")).hexdigest()[:16]
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function without the parameters that the settings give it."""
+    """Return the function inside of `functools.partial`s."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
 def of_code(function: Callable[..., Any]) -> str:
-    """A short hash of a function's code, with the helpers and constants of the user's own files that it uses."""
+    """Return a short hash of a function's code, including helpers and constants that it uses from the user's files."""
     parts: list[str] = []
     _collect(function, parts, {})
     return of_text(*parts)
 
 
 def of_script(path: Path, without: Collection[str]) -> str:
-    """A short hash of a script's code, without its docstring and the names that are compared by themselves."""
+    """Return a short hash of a script's code without its docstring and the definitions of `without`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kept = [statement for statement in tree.body if not _names_of(statement) & set(without)]
     if kept and isinstance(kept[0], ast.Expr) and isinstance(kept[0].value, ast.Constant):

@@ -1,4 +1,4 @@
-"""A device without memory, or a disk without room: recognize it by any library's words, and name what takes less."""
+"""Recognize a full device or a full disk by the libraries' messages, and suggest settings that need less."""
 
 import errno
 import re
@@ -11,7 +11,7 @@ FULL_DISK = r"No space left|os error (28|122|27)\b|quota exceeded"  # the number
 FULL_DISK += r"|StreamWriter failed|unexpected pos \d+ vs"  # PyTorch's archives, in C++
 
 STEP = ("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true")
-# Functions (of TRL, transformers, lean_grpo and the evaluation): the phase they stand for, and what takes less there
+# Function in a traceback → the phase of the run, and the settings that need less memory there
 PHASES = {
     "measure": ("the evaluation", "a smaller per_device_eval_batch_size"),
     "_generate_single_turn": (
@@ -28,19 +28,19 @@ LOADING = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if an exception says that a device has no memory left."""
+    """True if an exception is an out-of-memory error of a device."""
     # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
     return isinstance(error, RuntimeError | ValueError) and re.search(FULL_DEVICE, str(error)) is not None
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """True if an exception says that there is no room on the disk."""
+    """True if an exception reports a full disk."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return full or re.search(FULL_DISK, str(error)) is not None
 
 
 def origins(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, and those that it came from: libraries wrap the one that says what is full."""
+    """Yield the exception and its causes, since libraries wrap the informative one."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -49,7 +49,7 @@ def origins(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def out_of_memory(error: BaseException) -> str:
-    """The phase that ran out of memory, by the innermost function of PHASES in the traceback, and its remedy."""
+    """Describe the phase that ran out of memory (the innermost function of PHASES in the traceback) and the fix."""
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     phase, remedy = next((PHASES[name] for name in reversed(names) if name in PHASES), LOADING)
     amount = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", str(error))

@@ -1,4 +1,4 @@
-"""Several processes of one run: the one that prints, the launcher, the end of the process group."""
+"""Coordinate the processes of one run: which one prints, the launcher, the end of the process group."""
 
 import gc
 import os
@@ -11,28 +11,28 @@ LOST = "another process of this run has ended; its own lines or the launcher's s
 
 
 def is_first_process() -> bool:
-    """True if this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""
+    """True in the first process of a launcher, or without a launcher. Does not need torch."""
     return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def let_idle_threads_sleep() -> None:
-    """Have OpenMP's idle threads sleep soon, so that two runs on one CPU do not spin against each other.
+    """Let idle OpenMP threads sleep soon, so that two runs on one CPU do not slow each other down.
 
-    Call it before torch is imported, which reads this once. No setting is known then, so it holds beside a GPU, too,
-    where these threads have next to nothing to do. What the environment sets stays.
+    Call this before importing torch, which reads the variable once. It costs nothing with a GPU, whose runs hardly
+    use these threads. A value in the environment stays.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def say(text: str) -> None:
-    """Print once for all of a run's processes; accelerate's print does so once on every machine."""
+    """Print in the first process only; accelerate's print does so once per machine."""
     if is_first_process():
         print(text)
 
 
 def show(*objects: Any, **options: Any) -> None:
-    """Print text, tables and panels above a running progress bar; numbers are not coloured."""
+    """Print text, tables and panels above a running progress bar, without coloured numbers."""
     from rich.console import Console  # here: the start of a command does without libraries
     from tqdm import tqdm
 
@@ -41,7 +41,7 @@ def show(*objects: Any, **options: Any) -> None:
 
 
 def program(script: str) -> str:
-    """The script's name in a command: as it was started, else its path from here, or its whole path elsewhere."""
+    """Return the script's name for a command to copy: as it was started, or its path."""
     started, path = sys.argv[0], Path(script).resolve()
     if started and Path(started).resolve() == path:
         return started
@@ -61,12 +61,12 @@ def launch() -> str:
 
 
 def is_process_lost(error: BaseException) -> bool:
-    """True if an exception says, in gloo's words or NCCL's, that another process of the run has ended."""
+    """True if an exception of gloo or NCCL reports that another process of the run has ended."""
     return re.search("gloo/transport|ncclRemoteError", str(error)) is not None
 
 
 def end_process_group() -> None:
-    """Wait for the other processes, and destroy the process group, whose last reference must be Python's.
+    """Wait for the other processes, then destroy the process group, of which Python must hold the last reference.
 
     Otherwise gloo's threads may abort a finished run (https://github.com/pytorch/pytorch/issues/190489).
     """

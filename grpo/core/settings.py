@@ -1,4 +1,4 @@
-"""The settings of a run, as data: what this project adds to TRL's, the batch geometry, the stages, all of them."""
+"""The settings of a run as dataclasses: this project's own, batch geometry, stages, and all of them together."""
 
 import dataclasses
 import math
@@ -17,17 +17,17 @@ from grpo.core.text import counted, short_name
 if TYPE_CHECKING:
     from trl import GRPOConfig, ModelConfig
 
-# The `dataset_name` of rows that are passed to the script's `main`, and of those that HYPERPARAMETERS holds
+# The `dataset_name` of rows passed to `main`, and of rows in HYPERPARAMETERS
 IN_MEMORY, IN_SCRIPT = "rows in memory", "rows of the script"
 
 
 def given_by(origin: Mapping[str, str], *sources: str) -> set[str]:
-    """The settings that these sources give: script, recipe, flag or machine."""
+    """Return the settings that come from these sources: script, recipe, flag or machine."""
     return {key for key, source in origin.items() if source in sources}
 
 
 def data_label(name: str) -> str:
-    """A data set's short name: a file's without its ending, the last part of a Hub id.
+    """Return a data set's short name: a file's without its extension, or the last part of a Hub id.
 
     >>> data_label("data/my sums.jsonl"), data_label("openai/gsm8k:main"), data_label("saved/")
     ('my-sums', 'gsm8k', 'saved')
@@ -40,13 +40,13 @@ def data_label(name: str) -> str:
 
 
 def _setting(text: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field with its text for --help_all."""
+    """Make a field with a help text for --help_all."""
     return field(default=default, metadata={"help": text})
 
 
 @dataclass
 class ScriptArguments:
-    """This project's own settings; most have their value in HYPERPARAMETERS, a default here is "off"."""
+    """This project's own settings. Most defaults are in HYPERPARAMETERS; those here mean "off"."""
 
     # Data
     dataset_name: str = _setting(
@@ -71,15 +71,15 @@ class ScriptArguments:
     packed: bool = _setting("Train without padding: the same gradient in less time; false: TRL's own step.")
     dataset_config: str | None = _setting("Configuration of a Hub dataset; or write openai/gsm8k:main.", None)
     prepare: str | None = _setting(
-        "Makes `question` and `answer` of a row: my_file.my_function(row) -> dict, or None to drop it.", None
+        "Turns a row into `question` and `answer`: my_file.my_function(row) -> dict, or None to drop it.", None
     )
     eval_dataset_name: str | None = _setting("Where the held-out questions come from; unset: from dataset_name.", None)
-    max_samples: int | None = _setting("Use at most so many rows of the training split.", None)
+    max_samples: int | None = _setting("Use only the first rows of the training split, this many.", None)
     eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation.", None)
     eval_num_samples: int = _setting(
-        "Above 1: also sample so many answers to each held-out question, for maj@k and pass@k.", 1
+        "Above 1: also sample this many answers to each held-out question, for maj@k and pass@k.", 1
     )
-    eval_every: int | None = _setting("Also evaluate after every so many optimizer steps.", None)
+    eval_every: int | None = _setting("Also evaluate every N optimizer steps.", None)
     max_prompt_length: int | None = _setting("In tokens; longer training prompts are dropped, never cut.", None)
     # Prompt
     system_prompt: str | None = _setting("Replaces the prompt format's system prompt.", None)
@@ -107,8 +107,8 @@ class ScriptArguments:
     )
     # The training step
     pack_tokens: int | None = _setting(
-        "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048, and up to a "
-        "whole group where prompts are long.",
+        "The most tokens computed at once in a training step; unset: 8192 with FlashAttention 2, else 2048, and up to "
+        "a whole group if prompts are long.",
         None,
     )
     # The run
@@ -120,7 +120,7 @@ class ScriptArguments:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Counts of *completions* unless the name says prompts. TRL's rule: a rollout holds whole groups.
+    """Batch sizes, in *completions* unless the name says prompts. TRL needs whole groups in each rollout.
 
     W = world_size, B = per_device_train_batch_size, A = gradient_accumulation_steps, S = steps_per_generation,
     G = num_generations: a rollout is B·W·S completions (which G must divide), an optimizer step B·W·A.
@@ -135,7 +135,7 @@ class Geometry:
 
     @property
     def rollout(self) -> int:
-        """Completions that are sampled at once, on all devices together (`generation_batch_size`)."""
+        """Completions of one rollout, on all devices together (`generation_batch_size`)."""
         return self.per_device_train_batch_size * self.world_size * self.steps_per_generation
 
     @property
@@ -148,7 +148,7 @@ class Geometry:
         return self.per_device_train_batch_size * self.world_size * self.gradient_accumulation_steps
 
     def steps_per_epoch(self, num_rows: int) -> int:
-        """Optimizer steps that one pass over `num_rows` prompts takes; prompts that fill no rollout are dropped."""
+        """Optimizer steps in one pass over `num_rows` prompts. Prompts that do not fill a rollout are dropped."""
         micro_steps = num_rows // self.rollout_prompts * self.steps_per_generation * self.num_iterations
         return math.ceil(micro_steps / self.gradient_accumulation_steps)
 
@@ -168,7 +168,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Stage:
-    """Optimizer steps `first_step` … `last_step` (counted from 1) with these rewards, each with its weight."""
+    """The rewards and weights of the optimizer steps `first_step` … `last_step`, counted from 1."""
 
     name: str
     first_step: int
@@ -187,30 +187,30 @@ class Stage:
 
 @dataclass
 class Config:
-    """The resolved configuration: trainer, names, tracker and report all read this one."""
+    """The resolved configuration, the only one that trainer, tracker and report read."""
 
     script: ScriptArguments
     training: "GRPOConfig"
     model: "ModelConfig"
     geometry: Geometry
-    notes: list[Check]  # what was decided for the user, for preflight's table
-    origin: dict[str, str]  # of each setting that is given: script, recipe, flag, or machine (adjusted to it)
+    notes: list[Check]  # automatic decisions, for preflight's table
+    origin: dict[str, str]  # setting → script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
     argv: list[str]
-    stages: list[Stage]  # none: the same rewards all the time
-    functions: dict[str, dict[str, Callable[..., Any]]]  # of HYPERPARAMETERS, by setting and name
-    default_dir: str  # the directory's default name, without a number; empty once another one is settled
+    stages: list[Stage]  # empty: the same rewards all the time
+    functions: dict[str, dict[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
+    default_dir: str  # the default output_dir, without a number; empty if another one was chosen
     recipe: Path | None = None  # the file of --config
-    rows: Any = None  # the training data, where Python has them: grpo/data/sources.py
-    resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
+    rows: Any = None  # training data passed as a Python object: grpo/data/sources.py
+    resumed_with: list[str] = field(default_factory=list)  # differences from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
     source_files: dict[str, bytes] = field(default_factory=dict)  # by name: runs/source.py
-    code: dict[str, str] = field(default_factory=dict)  # of each reward and the judge, by label
+    code: dict[str, str] = field(default_factory=dict)  # source code of each reward and of the judge, by label
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property
     def program(self) -> str:
-        """The script as a command names it."""
+        """The script's name in commands to copy."""
         return program(self.script_file)
 
     @property
@@ -219,7 +219,7 @@ class Config:
         return Path(self.training.output_dir or "")
 
     def move(self, output: Path) -> None:
-        """Use another number of the default directory, also in the run's default name: trackers tell runs by it."""
+        """Use another number of the default directory, also in the default run name, by which trackers tell runs."""
         before, after = (str(path).removeprefix(self.default_dir) for path in (self.output, output))
         if self.origin["run_name"] == "machine":
             self.training.run_name = (self.training.run_name or "").removesuffix(before) + after
@@ -227,7 +227,7 @@ class Config:
 
     @property
     def completion_limit(self) -> int:
-        """The longest completion, in tokens."""
+        """The most tokens of a completion."""
         return self.training.max_completion_length or 0
 
     @property
@@ -243,6 +243,6 @@ class Config:
         return options | {"attn_implementation": self.model.attn_implementation}
 
     def settings(self) -> dict[str, Any]:
-        """Every setting by its name; TRL masks its tokens."""
+        """All settings by name; TRL masks its tokens."""
         ours = {**dataclasses.asdict(self.script), **dataclasses.asdict(self.model)}
         return {**ours, **self.training.to_dict()}

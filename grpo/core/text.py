@@ -1,9 +1,9 @@
-"""Text for people: counts and sizes in words, and text of models and files without what steers a terminal."""
+"""Text for people: counts and sizes in words, and text of models and files without control characters."""
 
 import re
 import unicodedata
 
-# Of an absolute path: one that is quoted may hold blanks; "</a/b", "$HOME/a" and the like are none
+# The folders of an absolute path. A quoted path may contain blanks; "</a/b", "$HOME/a" and the like are not paths
 FOLDERS = re.compile(r"""(?<=["'])/(?:[^"'/\\\n]+/)+|(?:(?<=\\n)|(?<![\w.:/<~+})\]*]))/(?:[\w.@+-]+/)+(?=[\w.@+-])""")
 
 
@@ -25,7 +25,7 @@ def shorten(text: str, length: int = 20) -> str:
 
 
 def short_name(reward: str) -> str:
-    """A reward's name as people read it.
+    """Return a reward's name without its suffix.
 
     >>> short_name("correctness_reward_func"), short_name("close")
     ('correctness', 'close')
@@ -34,7 +34,7 @@ def short_name(reward: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """The text, or JSON's form of it, with absolute paths by their last names: nobody learns of a machine's folders.
+    """Replace absolute paths in a text, or in JSON, by their last names, to hide the folders of a machine.
 
     >>> without_folders("train.py --data /home/me/rows.csv --to '/home/me/my runs/1' https://hub/a/b, 1/2/3, /think")
     "train.py --data rows.csv --to '1' https://hub/a/b, 1/2/3, /think"
@@ -47,9 +47,9 @@ def human_bytes(size: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with an escape for each character that steers a terminal or turns what follows around.
+    r"""Escape the characters of a text that control a terminal or reverse the direction of text.
 
-    Newlines and tabs stay, and so do spaces of any width.
+    Newlines, tabs and spaces of any width stay.
 
     >>> print(printable("\x1b[31mred\u202e"))
     \x1b[31mred\u202e
@@ -62,7 +62,7 @@ def printable(text: str) -> str:
 
 
 def for_rich(text: str) -> str:
-    """Escape a text of a model, a user or a file: it is no markup for rich, and no command for the terminal."""
-    from rich.markup import escape  # here: the start of a command does without libraries
+    """Escape rich's markup and control characters in a text of a model, a user or a file."""
+    from rich.markup import escape  # here, so that a command starts without libraries
 
     return escape(printable(text))

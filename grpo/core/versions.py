@@ -21,7 +21,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """This checkout's commit, with `+` where files differ from it; None where there is no git."""
+    """Return this checkout's commit, with `+` if files differ from it; None without git."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
@@ -31,6 +31,6 @@ def commit() -> str | None:
 
 
 def line() -> str:
-    """All of them, for `--version`."""
+    """Return all versions in one line, for `--version`."""
     libraries = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"train_grpo.py {(commit() or 'of no repository')[:10]}; {libraries}"

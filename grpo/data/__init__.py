@@ -1,1 +1,1 @@
-"""Rows of any source become prompts and gold answers."""
+"""Turn rows of any source into prompts and gold answers."""

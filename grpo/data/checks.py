@@ -21,13 +21,13 @@ from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readabl
 from grpo.task.task import Task
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-PARTS = ("choices", "options", "input", "context", "passage")  # columns that are parts of questions
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
+PARTS = ("choices", "options", "input", "context", "passage")  # columns that usually belong to the question
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run before its weights are loaded: every check of preflight reads it."""
+    """A run before its weights are loaded, as all preflight checks read it."""
 
     config: Config
     tokenizer: PreTrainedTokenizerBase
@@ -43,11 +43,11 @@ class Plan:
         return self.data.train[0]
 
     def prompt_ids(self) -> list[int]:
-        """The tokens of the first training prompt, from which completions are sampled."""
+        """Tokens of the first training prompt, as the sampler gets them."""
         return prompts.tokenize([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs)[0]
 
     def prompt(self) -> str:
-        """The first training prompt, as the model gets it: its tokens, decoded."""
+        """The first training prompt as the model gets it: its tokens, decoded."""
         return str(self.tokenizer.decode(self.prompt_ids()))
 
     def encode(self, text: str) -> list[int]:
@@ -55,7 +55,7 @@ class Plan:
 
 
 def about_rows(plan: Plan) -> Iterator[Check]:
-    """The rows that were read and dropped, and those to train on."""
+    """Report rows read and dropped, training rows, and optimizer steps."""
     config, data, rows = plan.config, plan.data, len(plan.data.train)
     columns = config.script.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
     finding, remedies = f"columns {columns}", []
@@ -139,7 +139,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
 
 
 def about_prompts(plan: Plan) -> Iterator[Check]:
-    """The prompt format, and whether completions can have it."""
+    """Report the prompt format, and warn if completions cannot have it."""
     task, script = plan.task, plan.config.script
     kind = "chat messages" if task.prompt.chat else "plain text"
     name = script.prompt_format if isinstance(script.prompt_format, str) else "a format of your own"
@@ -172,7 +172,7 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
 
 
 def _hidden_parts(data: Data) -> str:
-    """The first column that is usually a part of the question, and is not in the prompts."""
+    """Return the first column of PARTS that the prompts do not show, or ""."""
     for row in data.train.select(range(min(len(data.train), 100))):
         prompt = row["prompt"]
         text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
@@ -184,7 +184,7 @@ def _hidden_parts(data: Data) -> str:
 
 
 def about_lengths(plan: Plan) -> Iterator[Check]:
-    """Prompts and gold solutions against their limits."""
+    """Compare the lengths of prompts and gold solutions with their limits."""
     config, data = plan.config, plan.data
     finding = _spread(data.lengths)
     if config.script.max_prompt_length and not config.script.eval_only:
@@ -203,10 +203,10 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
 
 
 def _solution_lengths(plan: Plan) -> list[int]:
-    """Tokens of the gold solutions of the first training rows, as completions with their end token."""
+    """Count the tokens of the first gold solutions, written as completions with an end token."""
     lengths = []
     for reasoning, gold in zip(plan.data.reasoning, plan.data.train["answer"], strict=False):
-        # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
+        # GSM8K's calculator marks, <<48/2=24>>, are not part of a completion
         plain = re.sub(r"<<.*?>>", "", reasoning)
         lengths.append(len(plan.encode(plan.task.perfect(plain, "".join(alternatives(gold)[:1])))) + 1)
     return lengths

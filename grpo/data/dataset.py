@@ -1,4 +1,4 @@
-"""Rows → the prompts and gold answers to train on and to hold out, and counts of the rows that were dropped."""
+"""Turn rows into training and held-out prompts with gold answers, and count dropped rows."""
 
 import dataclasses
 import hashlib
@@ -31,48 +31,48 @@ from grpo.task.prompts import Message, Prompt, tokenize
 from grpo.task.task import Task
 from rewards import Gold
 
-# Keyword arguments that TRL passes to rewards, columns that it never passes to them, and those that make it take the
-# model for a vision model
+# Names of columns that are dropped: TRL's own arguments of rewards, a column that it never passes, and those that
+# make it expect a vision model
 RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
-REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
+REASONING = "__reasoning"  # a temporary column: the gold solution without its answer
 
 
 class Reading(NamedTuple):
-    """Counts of a table's rows by what became of them."""
+    """Counts of a table's rows: read, with gold answers, dropped."""
 
     rows: int
     mark: str | None  # of the gold answers
     golds: int
-    dropped: int  # that had no question or no gold answer
-    unmarked: int  # those of them whose answer lacks the mark that the others have
+    dropped: int  # without a question or a gold answer
+    unmarked: int  # dropped rows whose answer lacks the others' mark
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
     """The training and held-out rows of a run, and the counts that preflight reports."""
 
-    train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
+    train: Dataset  # columns `question`, `prompt`, `answer`, as in `held_out`; no question is in both
     held_out: Dataset
-    readings: list[Reading]  # of the tables of either
-    cut_off: bool  # the held-out rows are a part of the training rows
-    overlap: int  # training rows dropped because they ask a held-out question
-    tokens: str  # a hash of the training prompts' tokens: of what the model reads
-    lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
+    readings: list[Reading]  # of the training and the held-out table
+    cut_off: bool  # True if the held-out rows were cut off the training rows
+    overlap: int  # training rows dropped for their held-out question
+    tokens: str  # a hash of the training prompts' tokens
+    lengths: list[int]  # tokens of every training prompt, including those dropped for their length
     too_long: int
-    reasoning: list[str]  # of the gold solutions of the first thousand training rows
-    reserved: list[str]  # columns that were dropped because TRL uses their names
-    conflicts: list[tuple[str, Gold, Gold]]  # questions that training rows answer in two ways, with both
+    reasoning: list[str]  # text before the answer in the first thousand gold solutions
+    reserved: list[str]  # columns dropped because TRL uses their names
+    conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
 
     @property
     def unusable(self) -> int:
-        """Rows of either that were dropped because they have no question or no gold answer."""
+        """The number of rows dropped because they lack a question or a gold answer."""
         return sum(reading.dropped for reading in self.readings)
 
     def unmarked(self) -> dict[str, int]:
-        """Dropped rows whose answer lacks the mark that the others have, counted by that mark."""
+        """Count dropped rows whose answer lacks the others' mark, by mark."""
         counts = Counter[str]()
         for reading in self.readings:
             if reading.mark and reading.unmarked:
@@ -93,7 +93,7 @@ class Data:
         return None not in self.held_out["answer"][:]
 
     def counts(self) -> dict[str, Any]:
-        """Rows by what became of them, for run.json."""
+        """Counts of rows for run.json."""
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
         return {"train": len(self.train), "held_out": len(self.held_out), **dropped}
 
@@ -104,15 +104,15 @@ def load_data(
     tokenizer: PreTrainedTokenizerBase,
     needs_gold: Sequence[str],
 ) -> Data:
-    """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
+    """Load training and held-out rows with `prompt` and `answer`. No question is in both.
 
     Args:
-        needs_gold: the rewards and settings that need gold answers; where it is empty, rows may lack them.
+        needs_gold: rewards and settings that need gold answers; if empty, rows may lack them.
     """
     script = config.script
 
     # Read
-    with PartialState().main_process_first():  # the others find in the cache what it read
+    with PartialState().main_process_first():  # other processes read its cache
         training, evaluation = read(config)
     datasets.disable_progress_bars()  # of what takes no time from here on
 
@@ -171,10 +171,10 @@ def load_data(
 
 
 def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
-    """The rows to train on and to evaluate with.
+    """Read the training rows and the held-out rows.
 
-    The second is None if held-out questions are to be cut off the training rows; the first, if the run only evaluates,
-    with questions of another data set.
+    The held-out rows are None if they are to be cut off the training rows. With `eval_only`, the training rows are
+    None if there are held-out rows.
     """
     script = config.script
     name, eval_name = script.dataset_name, script.eval_dataset_name
@@ -199,15 +199,15 @@ def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """The names of all cells of rows, which need not have the same ones."""
+    """Return the names of all cells; rows may have different ones."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: str) -> list[Row]:
-    """The rows that the user's `prepare` makes of these; a row of which it makes None is dropped.
+    """Apply the user's `prepare` to each row, and drop rows for which it returns None.
 
     Raises:
-        UserError: it raises, or returns something else; with the row and the user's own line.
+        UserError: `prepare` raises, or returns neither a dictionary nor None. Names the row and the user's line.
     """
     made, missing = [], dict.fromkeys(columns_of(rows))
     for number, row in enumerate(rows, 1):
@@ -248,16 +248,16 @@ def make_prompts(
     answer_column: str = "answer",
     label: str = "dataset",
 ) -> tuple[Dataset, Reading]:
-    """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING; others stay, but for RESERVED.
+    """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING. Drop those in RESERVED.
 
-    A question is text, or a list of messages, whose last one is then the `question`.
+    A question is text or a list of messages, of which the last one becomes the `question`.
 
     Args:
-        label: what errors call these rows.
-        needs_gold: what needs gold answers; where it is empty, `answer` is None in rows without one.
+        label: the name of these rows in errors.
+        needs_gold: rewards and settings that need gold answers; if empty, `answer` is None in rows without one.
 
     Returns:
-        The rows that have a question and, if needed, a gold answer, and what became of all of them.
+        The rows with a question and, if needed, a gold answer; and the counts of all rows.
     """
     columns = columns_of(rows)
     if question_column == "question" and "question" not in columns and "prompt" in columns:
@@ -292,7 +292,7 @@ def make_prompts(
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
-    """The question in a cell, as a text or a conversation up to the user's message; "" where there is none."""
+    """Return the question in a cell: text, or a conversation up to the user's last message; "" without one."""
     if not isinstance(cell, list) or not cell:
         return cell if isinstance(cell, str) else ""
     for message in cell:
@@ -300,21 +300,21 @@ def _question(cell: Any, where: str) -> str | list[Message]:
             raise UserError(f"{where}: {str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
     if (role := cell[-1]["role"]) != "user":
         raise UserError(
-            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's, or "
+            f"{where}: the last message has the role {role!r}, and the model would continue; end with the user's, or "
             "write a `prepare` such as from_sharegpt in examples/rows.py (docs/your-own-task.md)"
         )
     return [{"role": message["role"], "content": message["content"]} for message in cell]
 
 
 def canonical(question: str) -> str:
-    """Questions that differ in spaces or letter case only are the same."""
+    """Return a question without differences in spaces and letter case."""
     return " ".join(question.split()).casefold()
 
 
 def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:
-    """Rows whose rendered prompt has at most `max_prompt_length` tokens, and how many were dropped.
+    """Drop rows whose rendered prompt is longer than `max_prompt_length` tokens. Return the others, and the count.
 
-    Prompts are never cut: the old left truncation cut off the system prompt.
+    Prompts are never cut: cutting from the left, as in 2025, removed the system prompt.
     """
     if max_prompt_length is None:
         return rows, 0
@@ -331,26 +331,26 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 
 
 def drawn(questions: Sequence[str], count: int) -> set[int]:
-    """The indices of `count` questions, drawn by a hash of each: the same ones whatever the seed and the prompt.
+    """Draw the indices of `count` questions by their hashes, independent of the seed and the prompt.
 
-    Most of them are also drawn when rows are added.
+    After rows are added, most of the drawn questions stay the same.
     """
     hashes = [hashlib.sha256(canonical(text).encode("utf-8", errors="replace")).digest() for text in questions]
     return set(sorted(range(len(questions)), key=lambda index: (hashes[index], index))[:count])
 
 
 def sample(rows: Dataset, count: int | None) -> Dataset:
-    """At most `count` rows, drawn by their questions, in their order; all of them where `count` is None."""
+    """Draw at most `count` rows by their questions, in their order; all if `count` is None."""
     if count is None or count >= len(rows):
         return rows
     return rows.select(sorted(drawn(rows["question"][:], count)))
 
 
 def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
-    """Cut a slice off the training rows, drawn by their questions: (training, held out).
+    """Split the rows by their questions: (training, held out).
 
-    It has at most `count` rows, and a tenth of all, or a quarter up to 100 rows: a tenth of 300 rows would show only
-    huge changes.
+    At most `count` rows are held out: a tenth, or a quarter up to 100 rows, since a tenth of 300 rows would show
+    only huge changes.
     """
     if count == 0:
         return rows, rows.select([])
@@ -373,7 +373,7 @@ def _asked(prompt: Prompt) -> str:
 
 
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
-    """The training rows whose question is not held out, and how many were dropped; a conversation is one question."""
+    """Drop training rows with a held-out question (text or conversation). Return the others, and the count."""
     taken = set(map(_asked, held_out["prompt"]))
     kept = [index for index, prompt in enumerate(rows["prompt"]) if _asked(prompt) not in taken]
     if not kept:
@@ -387,7 +387,7 @@ def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
 
 
 def conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
-    """Questions that rows answer in two ways, with two gold answers that share no value."""
+    """Find questions of several rows whose gold answers share no value."""
     first: dict[str, Gold] = {}
     found: dict[str, tuple[str, Gold, Gold]] = {}
     if len(rows) == 0:

@@ -1,4 +1,4 @@
-"""Rows of a file as they are written: JSON of any shape, CSV of any separator, parquet; compressed or not."""
+"""Read rows from a file without changing cells: JSON of any shape, CSV of any separator, parquet; also compressed."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name, without that of its compression."""
+    """Return the extension of a file's name, without that of its compression."""
     endings = [ending.lower() for ending in path.suffixes]
     return next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
 
@@ -49,10 +49,10 @@ def _content(path: Path) -> bytes:
 
 
 def _text(path: Path, may_be_latin: bool = False) -> str:
-    """The text of a file, in the encoding that its first bytes show: UTF-8, UTF-16 or UTF-32.
+    """Read a text file in the encoding that its first bytes show: UTF-8, UTF-16 or UTF-32.
 
     Args:
-        may_be_latin: read a file whose only UTF-8 is ASCII as Windows-1252, which holds Latin-1, with a note.
+        may_be_latin: read a file without any valid non-ASCII UTF-8 as Windows-1252 (as Latin-1), with a note.
     """
     content = _content(path)
     encoding = json.detect_encoding(content)
@@ -70,7 +70,7 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
 
 def _read_parquet(path: Path) -> Splits:
     table = pq.read_table(pa.BufferReader(_content(path)))
-    table.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
+    table.validate(full=True)  # otherwise text that is not UTF-8 would fail later
     return {"train": Dataset(table)}
 
 
@@ -104,7 +104,7 @@ def _read_json(path: Path) -> Splits:
 
 
 def _splits_of(whole: dict[str, Any]) -> Splits:
-    """The rows of one object: lists of rows by name, columns as lists, a table as pandas writes it, or one row."""
+    """Read the rows of one object: lists of rows by name, columns as lists, a table of pandas, or a single row."""
     cells = list(whole.values())
     if {"columns", "data"} <= whole.keys():  # pandas, orient="split"
         return {"train": [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]}
@@ -137,7 +137,7 @@ def decimal(text: str) -> float:
 
 
 def _broken_line(text: str) -> tuple[int, str, int] | None:
-    """The first line of a .jsonl file that is not JSON: its number, the reason and the character."""
+    """Describe the first line of a .jsonl file that is not JSON: its number, the reason and the character."""
     for number, line in enumerate(text.split("\n"), start=1):
         try:
             json.loads(line.strip() or "{}", strict=False)
@@ -150,7 +150,7 @@ def _broken_line(text: str) -> tuple[int, str, int] | None:
 
 
 def _read_csv(path: Path) -> Splits:
-    """Every cell as text; Excel's first line `sep=;`, or else the header, has the separator."""
+    """Read every cell as text. The separator is in Excel's first line `sep=;`, or else in the header."""
     csv.field_size_limit(2**31 - 1)
     lines = list(io.StringIO(_text(path, may_be_latin=True).lstrip("\r\n"), newline=""))
     stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
@@ -177,7 +177,7 @@ def _read_csv(path: Path) -> Splits:
 
 
 def distinct(names: list[str]) -> list[str]:
-    """The names of columns; ValueError where two are the same."""
+    """Return the names of columns; raise ValueError if two are the same."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise ValueError(f"two columns are called {twice[0]!r}; rename one of them")
     return names

@@ -1,4 +1,4 @@
-"""Errors about rows that cannot be used, each with a remedy that works as it is typed."""
+"""Errors about unusable rows, each with a fix that can be typed as it is."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from grpo.data.files import Row
 from grpo.task.gold import gold_answer
 
 PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
-READ_BY = {  # columns of well-known data sets: the function of examples/rows.py that reads them
+READ_BY = {  # columns of well-known data sets → the function of examples/rows.py that reads them
     ("instruction", "output"): "from_alpaca",
     ("reward_model",): "from_verl",
     ("conversations",): "from_sharegpt",
@@ -25,7 +25,7 @@ LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content",
 def check_columns(
     columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> None:
-    """Raise UserError where the columns of questions or gold answers are missing, or are the same one."""
+    """Raise UserError if the column of questions or of gold answers is missing, or if both are the same."""
     needed = {"question_column": question_column}
     if needs_gold or answer_column != "answer":
         needed["answer_column"] = answer_column
@@ -52,7 +52,7 @@ def check_columns(
 def why_none(
     rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> str:
-    """The error about rows none of which has a question and a gold answer."""
+    """Describe why no row has a question and a gold answer, and how to fix it."""
     columns = (question_column, answer_column) if needs_gold else (question_column,)
     paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
     nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
@@ -74,7 +74,7 @@ def why_none(
 
 
 def _path(column: str, cell: Any) -> list[str | int]:
-    """The keys to the likeliest question or gold answer in the object of a cell; the column alone if it is none."""
+    """Return the keys to the likeliest question or gold answer inside a cell; the column alone if it is text."""
 
     def leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
         if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):

@@ -1,6 +1,6 @@
-"""Rows from a file, a directory, the Hub or memory, and slices of their splits.
+"""Load rows from a file, a directory, the Hub or memory, and take slices of their splits.
 
-Rows are dictionaries of what the source has: nothing is inferred from a column, so that no cell changes another.
+Rows are dictionaries with the cells of the source. No type is inferred from a column, so no cell changes another.
 """
 
 import datetime
@@ -27,23 +27,23 @@ from grpo.task.gold import Label, Written
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
 
 PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.timedelta, bytes, type(None))
-INFERRED = ("json", "csv")  # builders of datasets that make times and floats of what looks like them
+INFERRED = ("json", "csv")  # builders of `datasets` that convert cells that look like times or floats
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
 def load_source(source: str | Rows, config: str | None = None, setting: str = "dataset_name") -> Splits:
-    """All splits of a file, a directory, a data set on the Hub, or rows in memory.
+    """Load all splits of a file, a directory, a data set on the Hub, or rows in memory.
 
     Args:
         config: the configuration of a data set on the Hub or of its clone, unless its name has one, as in
             `openai/gsm8k:main`.
-        setting: what errors call it.
+        setting: the setting to name in errors.
 
     Returns:
-        The rows by split; most files, and rows in memory that are not a DatasetDict, have the split `train` alone.
+        Rows by split. Most files, and rows in memory (except a DatasetDict), have only the split `train`.
 
     Raises:
-        UserError: it cannot be read, or holds no rows.
+        UserError: the source cannot be read, or has no rows.
     """
     name = source if isinstance(source, str) else IN_MEMORY
     try:
@@ -57,10 +57,10 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
 
 
 def take_split(splits: Splits, spec: str, setting: str = "dataset_split", limit: int | None = None) -> list[Row]:
-    """The rows of a split, or of a slice in datasets' notation: `train`, `train[:1000]`, `train[10%:20%]`.
+    """Take the rows of a split or slice in the notation of `datasets`: `train`, `train[:1000]`, `train[10%:20%]`.
 
     Args:
-        limit: only so many, the first ones.
+        limit: take at most this many, from the start.
     """
     sizes = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in splits.items())
     try:
@@ -89,7 +89,7 @@ def _slice(table: Dataset | list[Row], indices: range) -> list[Row]:
 
 
 def _typed(value: Any, feature: Any) -> Any:
-    """A cell whose ClassLabels know their names, and whose 32-bit numbers their shortest decimals."""
+    """Convert ClassLabels of a cell to labels with names, and 32-bit numbers to their shortest decimals."""
     if isinstance(value, dict) and isinstance(feature, dict):
         return {key: _typed(item, feature[key]) for key, item in value.items()}
     if isinstance(value, list):
@@ -113,7 +113,7 @@ def _from_memory(rows: Rows) -> Splits:
     if isinstance(rows, pd.DataFrame):
         names = distinct(list(map(str, rows.columns)))
         columns = (rows.iloc[:, index] for index in range(len(names)))
-        # iterating over 32-bit numbers would make 64-bit ones of them
+        # iterating would convert 32-bit numbers to 64 bits
         cells = [column.to_numpy() if column.dtype.kind == "f" else column for column in columns]
         return {"train": native_rows(dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))}
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
@@ -125,12 +125,12 @@ def _from_memory(rows: Rows) -> Splits:
 
 
 def _without_format(rows: Dataset) -> Dataset | list[Row]:
-    """The rows without their format, which would make arrays of numbers; a transform of the user's is applied."""
+    """Return the rows without a format that would turn numbers into arrays; apply the user's transform, if any."""
     return native_rows(rows) if rows.format["type"] == "custom" else rows.with_format(None)
 
 
 def native_rows(rows: Iterable[Any]) -> list[Row]:
-    """Rows as JSON could have them; TypeError with the number of the first one that has anything else."""
+    """Convert rows to plain Python values. Raise TypeError with the number of the first row that has another type."""
     made = []
     for number, row in enumerate(rows, 1):
         try:
@@ -141,7 +141,7 @@ def native_rows(rows: Iterable[Any]) -> list[Row]:
 
 
 def native(value: Any) -> Any:
-    """A value as Python's own: NumPy's, pandas' and torch's numbers and arrays become numbers and lists.
+    """Convert numbers and arrays of NumPy, pandas and torch to Python's numbers and lists.
 
     >>> native({"a": np.array([1, 2]), "b": np.float32(0.1), "c": (None, pd.NaT)})
     {'a': [1, 2], 'b': 0.1, 'c': [None, None]}
@@ -168,7 +168,7 @@ def native(value: Any) -> Any:
 
 
 def as_dataset(columns: Mapping[str, Sequence[Any]]) -> Dataset:
-    """Columns as a Dataset; one with cells of several kinds is one of JSON, which keeps them apart."""
+    """Build a Dataset from columns. A column with cells of several types is stored as JSON, which keeps them."""
     return datasets.concatenate_datasets([_column(name, cells) for name, cells in columns.items()], axis=1)
 
 
@@ -215,8 +215,8 @@ def _read(name: str, config: str | None) -> Splits:
 
 
 def _as_written(name: str, config: str | None) -> Splits:
-    """A directory or a data set on the Hub; files of JSON and CSV are read here, where cells stay as they are."""
-    builder = datasets.load_dataset_builder(name, config)  # the card may name other files than there are
+    """Load a directory or a data set on the Hub; read its JSON and CSV files with `read_file`, so that cells stay."""
+    builder = datasets.load_dataset_builder(name, config)  # the card may list files that do not exist
     if builder.info.builder_name not in INFERRED:
         return datasets.load_dataset(name, config)
     files = datasets.DownloadManager().download(builder.config.data_files)

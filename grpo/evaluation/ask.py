@@ -1,4 +1,4 @@
-"""`python -m grpo ask [RUN] "QUESTION"`: a saved model answers, with the prompt that it was trained on."""
+"""`python -m grpo ask [RUN] "QUESTION"`: ask a saved model a question, with the prompt of its training."""
 
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from grpo.task.prompts import PromptFormat
 
 
 def answer(model_dir: Path, question: str) -> str:
-    """The greedy completion of a question, and the answer read out of it, below a line with the model's name."""
+    """Return the model's name, its greedy completion of a question, and the extracted answer, as text."""
     is_adapter = (model_dir / "adapter_config.json").is_file()
     if not (is_adapter or (model_dir / "config.json").is_file()):
         newest, _ = checkpoints.newest(model_dir)
         raise UserError(f"ask: {str(model_dir)!r} holds no model; ask {newest or 'another directory, of a run'}")
     record = read_prompt(model_dir)
     if record is None:
-        raise UserError(f"ask: nothing records the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
+        raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
     try:
         prompt_format = PromptFormat(**record["prompt"])
         prompt = prompt_format.prompt(question, record["shots"])
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("question", metavar="QUESTION")
     given = parser.parse_args(argv)
     if not given.question or (given.run is None and Path(given.question).is_dir()):
-        raise UserError(f"ask: there is no question; write it in quotes after {given.run or given.question}")
+        raise UserError(f"ask: the question is missing; write it in quotes after {given.run or given.question}")
     run = given.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")

@@ -1,4 +1,4 @@
-"""Evaluate the same held-out questions before and after training and compare both; or evaluate one model alone."""
+"""Evaluate a model on the same held-out questions before and after training, and compare; or evaluate it once."""
 
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from grpo.training import causes
 
 
 def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
-    """Evaluate the policy that training starts from, save and show what it answers, and follow it with `eval_every`.
+    """Evaluate the policy before training, save and print its answers, and prepare evaluations with `eval_every`.
 
-    A resumed run reuses the evaluation that it began with, unless a setting that matters was changed. None where there
-    are no held-out questions (eval_samples 0).
+    A resumed run reuses its first evaluation unless a relevant setting has changed. Returns None without held-out
+    questions (eval_samples 0).
     """
     config = run.config
     if not len(data.held_out):
@@ -50,11 +50,11 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
 
 
 def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
-    """A run's evaluation before training, if it is of these held-out questions and as many samples."""
+    """Load a run's evaluation before training if it has the same held-out questions and number of samples."""
     try:
         summary = read_object(directory / "eval_before.json")
         records = read_lines(directory / "completions_before.jsonl")
-    except UserError:  # a broken file: it is measured anew
+    except UserError:  # a broken file: measure again
         return None
     wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
     asked = [(record["question"], record["answer"]) for record in records]
@@ -62,7 +62,7 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
 
 
 def measure_after(accuracy: AccuracyCurve | None) -> None:
-    """Evaluate the trained policy, compare it with `measure_before` question by question, save and show both."""
+    """Evaluate the trained policy, compare it with `measure_before` question by question, save and print both."""
     if accuracy is None:
         return
     run, trainer, before = accuracy.run, accuracy.trainer, accuracy.before
@@ -81,10 +81,10 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
 
 
 def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> int:
-    """`--eval_only`: evaluate the model as it is; the exit status."""
+    """Evaluate the model without training (`--eval_only`). Return the exit status."""
     with open_run(config) as run:
         evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, task, data, rewards)
-        # only now: a model that cannot be measured leaves nothing behind
+        # after the evaluation, so that one that fails leaves no files
         run.begin(**task.record(), data=data.counts())
         if is_first_process():
             evaluate.save(config.output, "only", evaluation)

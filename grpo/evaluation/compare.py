@@ -1,8 +1,8 @@
-"""Put several runs side by side in a table: accuracies before and after, gains, and what differs between them.
+"""Compare several runs in a table: accuracies before and after, gains, and differences in settings and code.
 
-A run's gain is paired: the same questions before and after. So is the comparison of two runs after training, where
-both were asked the same questions and judged alike. The mean gain over runs of one experiment, which differ in the
-seed alone, has Student's interval, since with two or three of them the normal one is far too narrow.
+Gains are paired, since the questions before and after are the same. So is the comparison of two runs after training,
+if both answered the same questions and were judged alike. The mean gain over runs that differ only in the seed has
+Student's interval, because the normal interval is far too narrow for two or three runs.
 """
 
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from grpo.evaluation import comparison
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs.files import RunFiles, read_run
 
-# A measure's key in comparison.json and in eval_*.json; rewards are there where gold answers are not
+# A measure's key in comparison.json and in eval_*.json; without gold answers, rewards replace accuracies
 KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
-# They name a run, or change what is seen and kept of it: not what is trained; or the prompt, which has a hash
+# Settings that do not change what is learned (names, logging, files), or whose effect, the prompt, has a hash
 NOT_COMPARED = {
     *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
     *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
     *("system_prompt", "prompt_format", "answer_pattern"),
 }
-SEEDS = {"seed", "data_seed"}  # may differ between runs of one experiment
+SEEDS = {"seed", "data_seed"}  # settings that may differ between runs of one experiment
 
 
 def read(directory: Path) -> RunFiles:
-    """The run's files; UserError where they hold no settings or no evaluation."""
+    """Read a run's files. Raise UserError if they have no settings or no evaluation."""
     run = read_run(directory)
     if not (run.settings and run.evaluations):
         raise UserError(f"{str(directory)!r} holds no evaluation (run.json and eval_*.json); train or evaluate first")
@@ -41,14 +41,14 @@ def read(directory: Path) -> RunFiles:
 
 
 def gains(runs: Sequence[RunFiles], measure: str) -> list[float]:
-    """The paired gain of each run that was evaluated before and after, in points or rewards."""
+    """Return the paired gain of each run with evaluations before and after, in points or rewards."""
     unit = 1 if measure == "reward" else 100
     differences = [(run.comparison.get(measure) or {}).get("difference") for run in runs]
     return [unit * difference for difference in differences if difference is not None]
 
 
 def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
-    """Parts that no setting names and that differ between the runs that have them: prompt, code, training rows."""
+    """List differing parts that are not settings: prompt, code, training rows. Runs without a part are skipped."""
     hashes: dict[str, set[str]] = {}
     for run in runs:
         rows = (run.record.get("data") or {}).get("fingerprint")
@@ -58,7 +58,7 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
-    """Settings and commit that are not the same in all runs, names aside: the values by run."""
+    """Return differing settings and commits, except names, with their values by run."""
     known = [{**run.settings, "commit": run.record.get("commit")} for run in runs]
     keys = dict.fromkeys(key for settings in known for key in settings if key not in NOT_COMPARED)
     values = {key: [settings.get(key) for settings in known] for key in keys}
@@ -66,7 +66,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 
 
 def print_runs(runs: Sequence[RunFiles]) -> None:
-    """Print the table, the later runs against the first, and what differs between them."""
+    """Print the table, each run against the first, and all differences."""
     settings, sources = differing(runs), differing_sources(runs)
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
     one_experiment = settings.keys() <= SEEDS and not (sources or resumed)
@@ -102,7 +102,7 @@ def _table(runs: Sequence[RunFiles], with_mean: bool) -> Table:
 
 
 def after_training(runs: Sequence[RunFiles]) -> list[str]:
-    """A line for each later run against the first, by their answers after training to the same questions."""
+    """Compare each later run with the first, by their answers to the same questions after training."""
     first, *others = runs
     answers, lines = first.completions("after"), []
     for run in others:
@@ -127,14 +127,14 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def _paired(measure: str, change: dict[str, Any]) -> str:
-    """A paired difference with its interval, in words."""
+    """Describe a paired difference with its interval."""
     points, low, high = (100 * change[key] for key in ("difference", "difference_low", "difference_high"))
     counts = f"{change['fixed']} better, {change['broken']} worse"
     return f"{measure} {points:+z.1f} points (95 % interval {low:+z.1f} to {high:+z.1f}; {counts})"
 
 
 def _cell(run: RunFiles, key: str) -> str:
-    """Before -> after, and below the gain with its interval; an unfinished run has one of these."""
+    """Format `before -> after`, and below it the gain with its interval; an unfinished run has only one of them."""
     _, cells = run.results.get(key, ("", []))
     lines = [" -> ".join(value for value, _ in cells[:2])]
     return "\n".join(lines + [f"{value}\n({interval})" if interval else value for value, interval in cells[2:]])
@@ -149,7 +149,7 @@ def _mean(gains: Sequence[float], measure: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m grpo compare`; its exit status."""
+    """Run `python -m grpo compare` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo compare", description=__doc__)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="directories of runs")
     paths = parser.parse_args(argv).runs

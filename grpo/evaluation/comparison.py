@@ -1,6 +1,6 @@
-"""Before against after on the same questions: what was fixed, what broke, and whether that can be chance.
+"""Compare answers before and after training: fixed and broken questions, and whether chance explains the change.
 
-Every question is its own control, so the paired figures say more than two separate intervals do.
+Each question is its own control, so a paired interval is narrower than two separate ones.
 """
 
 import math
@@ -12,15 +12,15 @@ from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
-FEWEST = 4  # questions that are fixed while none is broken, so that `mcnemar` is below that
+FEWEST = 4  # fixed questions, with none broken, from which `mcnemar` is below 0.05
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
-NO_CHANGE = 0.02  # nothing changed, if the interval of the difference lies within ± this share
-# Of Student's t distribution by degrees of freedom; between two of them the wider one holds
+NO_CHANGE = 0.02  # verdict "no change" if the interval of the difference is within ± this share
+# Quantiles of Student's t distribution by degrees of freedom; between two, use the wider interval
 STUDENT_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 20: 2.086, 60: 2.0}
 
 
 def mcnemar(fixed: int, broken: int) -> float:
-    """Two-sided p-value of McNemar's score test (1947): had nothing changed, each change would go either way.
+    """Two-sided p-value of McNemar's score test (1947). Null hypothesis: fixed and broken are equally likely.
 
     >>> round(mcnemar(7, 1), 3)
     0.034
@@ -31,8 +31,8 @@ def mcnemar(fixed: int, broken: int) -> float:
 def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:
     """95 % score interval of the paired difference (fixed - broken) / n (T. Tango, 1998).
 
-    It excludes 0 exactly where `mcnemar` is below 0.05. Both can be trusted on small samples, where exact methods are
-    too wide and the bootstrap is too narrow (Fagerland, Lydersen and Laake, 2013 and 2014).
+    It excludes 0 exactly if `mcnemar` is below 0.05. Both hold for small samples, where exact methods are too wide
+    and the bootstrap is too narrow (Fagerland, Lydersen and Laake, 2013 and 2014).
 
     >>> [round(bound, 3) for bound in tango(1, 7, 21)]
     [-0.517, -0.026]
@@ -57,7 +57,7 @@ def _lowest(fixed: int, broken: int, n: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Mean and its 95 % interval by Student's t, or a little wider; no interval of a single value.
+    """Mean and 95 % interval by Student's t, or slightly wider; (mean, None, None) for a single value.
 
     >>> mean_interval([2.0]), [round(bound, 2) for bound in mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])]
     ((2.0, None, None), [3.0, 1.04, 4.96])
@@ -76,7 +76,7 @@ def compare(
     """Compare the records of two evaluations of the same questions, in the same order.
 
     Args:
-        judge_error: why one of them has no accuracy, where a judge of one's own raised.
+        judge_error: the reason why one has no accuracy, if the user's judge raised.
 
     Returns:
         `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
@@ -132,7 +132,7 @@ def _changes(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
 
 
 def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]:
-    """Means of the answers whose rewards worked before and after; only `n`, 0, if there are none."""
+    """Compare means over answers whose rewards worked both times; only `n`, 0, without such answers."""
     known = [(old, new) for old, new in pairs if old is not None and new is not None]
     if not known:
         return {"n": 0}
@@ -143,7 +143,7 @@ def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict
 
 
 def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """Did it learn to answer, or only how to write the answer? The lenient accuracy decides."""
+    """Decide by lenient accuracy whether the model learned to answer, or only how to write the answer."""
     lenient, shown = measures["lenient"], _shown("the right answer", measures["lenient"])
     rose = [name for name in MEASURES if measures[name]["difference"] > 0 and measures[name]["p_value"] < SIGNIFICANT]
     if "lenient" in rose:
@@ -161,7 +161,7 @@ def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
 
 
 def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
-    """The verdict without gold answers: whether the weighted sum of the rewards rose."""
+    """Decide without gold answers, by the change of the weighted sum of the rewards."""
     n = reward["n"]
     if not n:
         return "too_small_to_tell", "Nothing could be compared: a reward failed on every answer."

@@ -22,13 +22,13 @@ def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
 
 
 class AccuracyCurve(TrainerCallback):
-    """Measure the policy every `eval_every` optimizer steps; the evaluations before and after are the curve's ends.
+    """Evaluate the policy every `eval_every` optimizer steps, between the evaluations before and after.
 
-    It draws no random numbers, so that the weights are those of a run without it.
+    It leaves the random states as they are, so that the weights are those of a run without it.
 
     Attributes:
-        after: the evaluation after the last step; None while that has not been made.
-        after_stopping: it comes after the callback that ends training, and measures nothing that a signal waits for.
+        after: the evaluation after the last step, or None before it.
+        after_stopping: True if this comes after the callback that ends training; no evaluation delays a signal.
     """
 
     after_stopping = True
@@ -37,7 +37,7 @@ class AccuracyCurve(TrainerCallback):
         self.every = run.config.script.eval_every or 0
         self.run, self.trainer, self.data, self.before = run, trainer, data, before
         self.after: Evaluation | None = None
-        self._measured = {"step": -1}  # the last one; part of every checkpoint
+        self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks
@@ -45,7 +45,7 @@ class AccuracyCurve(TrainerCallback):
         if state.global_step == 0:
             self._log(self.before.summary)
         elif self._is_due(state) and self._measured["step"] < state.global_step:
-            self._measure()  # it was stopped before this was measured
+            self._measure()  # stopped before this evaluation
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._is_due(state) and self.run.status < 128:  # a signal does not wait for an evaluation
@@ -64,13 +64,13 @@ class AccuracyCurve(TrainerCallback):
         self._log(evaluation.summary)
 
     def _log(self, summary: dict[str, Any]) -> None:
-        """Log and print the summary as that of the current step."""
+        """Log and print the summary for the current step."""
         trainer = self.trainer
         step = self._measured["step"] = trainer.state.global_step
         logs = {f"eval/{key}": value for key, value in summary.items() if not isinstance(value, str)}
         logs["time/evaluation"] = logs.pop("eval/seconds")
         due = trainer.control.should_log
-        # past TRL's, which would log the training metrics with it, before their step is complete
+        # not TRL's log, which would add training metrics of an incomplete step
         Trainer.log(trainer, logs)
         trainer.control.should_log = due
         parts = [f"reward {summary['reward']:.2f}"] if "reward" in summary else []

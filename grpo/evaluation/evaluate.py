@@ -1,7 +1,7 @@
-"""Evaluate a policy on held-out questions: greedy answers, judged in two ways; if asked, several samples besides.
+"""Evaluate a policy on held-out questions: one greedy answer each, judged in two ways, and optionally k samples.
 
-*Strict* is what the correctness reward sees: the extracted answer is the gold answer, character by character.
-*Lenient* is the verdict of the run's task (task/task.py): the right answer, however it is written.
+*Strict*: the extracted answer is the gold answer, character by character, as for the correctness reward.
+*Lenient*: the answer is right however it is written, by the verdict of the run's task (task/task.py).
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from grpo.task.task import Task
 from grpo.training.console import show_answer
 from lean_grpo.sampling import Sampling
 
-COLUMN_OF = {  # key in eval_*.json: its column in the records
+COLUMN_OF = {  # key in eval_*.json → column in the records
     "accuracy_strict": "strict",
     "accuracy_lenient": "lenient",
     "format_strict": "format_strict",
@@ -48,14 +48,14 @@ COLUMN_OF = {  # key in eval_*.json: its column in the records
 
 @dataclass
 class Evaluation:
-    """A policy's answers, and how good they are.
+    """A policy's answers with their grades, and a summary.
 
     Attributes:
         summary: the content of eval_*.json, flat: `n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and
             `…_high`; `mean_length` in tokens; `seconds`; each reward's mean as `reward_<name>`, and that of their
-            weighted sum as `reward`; with k samples a question `k`, `maj_k` and `pass_k`. Without gold answers there
-            is no accuracy; where a judge of one's own raised, the reason is `judge_error`.
-        records: one for each question, the lines of completions_*.jsonl.
+            weighted sum as `reward`; with k samples per question `k`, `maj_k` and `pass_k`. Without gold answers
+            there is no accuracy. If the user's judge raised, `judge_error` has the reason.
+        records: one per question, the lines of completions_*.jsonl.
     """
 
     summary: dict[str, Any]
@@ -80,10 +80,10 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 def measure(
     config: Config, model: PreTrainedModel, tokenizer: Any, task: Task, data: Data, rewards: Rewards
 ) -> Evaluation:
-    """Answer the held-out questions greedily, in training's number format, and judge the answers.
+    """Answer the held-out questions greedily, in the number format of training, and grade the answers.
 
-    The run's rewards score the answers, too. With `eval_num_samples` k > 1 also k completions of each question are
-    drawn, as rollouts are. Where some question has no gold answer and the judge needs one, there is no accuracy.
+    The run's rewards score the answers, too. With `eval_num_samples` k > 1, also sample k completions of each
+    question, as in rollouts. If the judge needs gold answers and a question has none, there is no accuracy.
     """
     start = time.perf_counter()
     training, k = config.training, config.script.eval_num_samples
@@ -105,7 +105,7 @@ def measure(
         record |= {"truncated": truncated, "tokens": len(ids) - (not truncated)}
         if k > 1:
             record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
-        # the other columns, which rewards of one's own may ask for
+        # the other columns, for the user's rewards
         record["row"] = {key: value for key, value in row.items() if key not in ("prompt", "question", "answer")}
         records.append(record)
 
@@ -122,9 +122,9 @@ def measure(
 
 
 def _scores(rewards: Rewards, columns: dict[str, Any], task: Task) -> dict[str, list[float | None]]:
-    """The values of the rewards that these completions can have, asked by the first process alone: they may be slow.
+    """Score completions with the rewards that apply to them, in the first process only, since rewards may be slow.
 
-    What they print is not shown, and the random states are kept: an evaluation changes no run.
+    Hides what they print and keeps the random states, so that an evaluation does not change the run.
     """
     if any(gold is None for gold in columns["answer"]):
         rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, task)}
@@ -136,14 +136,14 @@ def _scores(rewards: Rewards, columns: dict[str, Any], task: Task) -> dict[str, 
 
 
 def add_grades(records: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]], task: Task) -> str:
-    """Write into each record the answer read, whether the format is right, and, where anybody can tell, the answer.
+    """Add to each record the extracted answer, whether the format is right and, if it can be judged, the answer.
 
     Returns:
-        why no record has a verdict, where a judge of the user's raised; otherwise an empty text.
+        The error of the user's judge, if it raised; then no record has a verdict. Otherwise "".
     """
     verdicts: list[list[bool]] = []
     failure = ""
-    if is_first_process() and all(map(task.can_judge, rows)):  # a judge may be slow, or a paid model
+    if is_first_process() and all(map(task.can_judge, rows)):  # only here: a judge may be slow, or a paid model
         try:
             with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
                 for record, row in zip(records, rows, strict=True):
@@ -167,12 +167,12 @@ def add_grades(records: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, An
 
 
 def majority(answers: Sequence[str]) -> int | None:
-    """The index of the first answer of the largest group of equal ones; None if all are empty.
+    """Return the index of the most frequent answer, where it occurs first; None if all are empty.
 
-    Equal are the same texts, and those that the built-in rule finds equal. Of two groups of the same size the one that
-    was sampled first wins.
+    Answers are equal if their texts are, or by the lenient rule. Of two equally frequent answers, the one sampled
+    first wins.
     """
-    votes: dict[int, int] = {}  # by the index of a group's first answer
+    votes: dict[int, int] = {}  # index of an answer's first occurrence → count
     for index, text in enumerate(answers):
         if text:
             first = next((seen for seen in votes if text == answers[seen] or is_right(text, answers[seen])), index)
@@ -183,12 +183,12 @@ def majority(answers: Sequence[str]) -> int | None:
 def add_rewards(
     records: Sequence[dict[str, Any]], scores: dict[str, list[float | None]], weights: dict[str, float]
 ) -> dict[str, float]:
-    """Write into each record its `rewards` and their weighted sum, the `reward`; None is a reward that failed.
+    """Add to each record its `rewards` (None if one failed) and their weighted sum, `reward`.
 
-    Without the values of a reward that has a weight there is no sum.
+    If a reward with a weight has no value, there is no sum.
 
     Returns:
-        their means, for the summary.
+        Their means, for the summary.
     """
     if not scores:
         return {}
@@ -204,7 +204,7 @@ def add_rewards(
 
 
 def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of the columns that all records have, with their intervals, and the mean length."""
+    """Return the shares of columns that all records have, with their intervals, and the mean length."""
     n = len(records)
     summary: dict[str, Any] = {"n": n}
     for share, column in COLUMN_OF.items():
@@ -221,18 +221,18 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:
-    """Write `eval_<when>.json` and `completions_<when>.jsonl`; killed in between, no two evaluations mix."""
+    """Write `eval_<when>.json` and `completions_<when>.jsonl`. A kill in between does not mix two evaluations."""
     directory.mkdir(parents=True, exist_ok=True)
     summary, completions = directory / f"eval_{when}.json", directory / f"completions_{when}.jsonl"
     summary.unlink(missing_ok=True)
-    # a column of the data may hold what JSON has no form for, such as a date
+    # a column may have cells without a JSON form, such as dates
     lines = [json.dumps(without_nan(record), ensure_ascii=False, default=str) for record in evaluation.records]
     checkpoints.write_text(completions, "\n".join([*lines, ""]))
     checkpoints.write_json(summary, evaluation.summary | {"step": step})
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
-    """Print the first held-out questions, always the same ones, with their greedy completions."""
+    """Print the first held-out questions, always the same, with their greedy completions."""
     for record in records[:2]:
         notes = ["right" if record["lenient"] else "wrong"] if "lenient" in record else []
         title = f"a held-out question, {when}"

@@ -1,4 +1,4 @@
-"""Show the rewards of completions, reward by reward, and list the rows that deserve a second look.
+"""Show the rewards of completions one by one, and list the rows that deserve a second look.
 
     python -m grpo xray FILE.jsonl | RUN_DIR [--reward_funcs NAME ...] [--allow_custom_rewards true]
 
@@ -34,7 +34,7 @@ Record = dict[str, Any]  # of a completion, as an evaluation writes it
 
 
 def suspicions(record: Record, task: Task) -> Iterator[str]:
-    """The reasons why a completion deserves a second look; where a judge decides, the lenient rule gives none."""
+    """Return reasons to look at a completion again. With the user's judge, skip those of the lenient rule."""
     text, gold = record["completion"], record["answer"]
     unpaid = not task.judge_name and gold is not None and not is_gold(record["read"], gold)
     after = text.rpartition("</answer>")[2]  # "or rather 7"
@@ -70,12 +70,12 @@ def read(file: Path, task: Task) -> list[Record]:
             record |= task.grade(text, record, lenient)._asdict()
         records.append(record)
     if not records:
-        raise UserError(f"{file} is empty; it needs one JSON object a line")
+        raise UserError(f"{file} is empty; write one JSON object per line")
     return records
 
 
 def file_of(path: Path) -> Path:
-    """The file, or a run's completions after its last step, or before training while it has none after it."""
+    """Return a file as it is, or a run's completions after its last step, or else those before training."""
     if not path.exists():
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
@@ -84,11 +84,11 @@ def file_of(path: Path) -> Path:
     for when in ("after", "before", "only"):
         if when in evaluations and (path / f"completions_{when}.jsonl").is_file():
             return path / f"completions_{when}.jsonl"
-    raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run that has some")
+    raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run with some")
 
 
 def task_of(file: Path) -> Task:
-    """The task of the run in whose directory the file is, as far as its record has it; otherwise the recipe's."""
+    """Return the task in the record of the file's run directory; without a record, the default xml task."""
     path = file.with_name("run.json")
     if not path.is_file():
         return Task(XML)
@@ -101,7 +101,7 @@ def task_of(file: Path) -> Task:
 
 
 def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_files: bool) -> None:
-    """Write into each record the values of the named rewards, and their sum."""
+    """Add to each record the values of the named rewards, and their sum."""
     rewards = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in rewards.items():
         needed = ""
@@ -126,7 +126,7 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
 
 
 def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
-    """Print how many are right, each reward's mean, then the first flagged records of each kind."""
+    """Print the number of right answers, each reward's mean, and the first flagged records of each kind."""
     flagged: dict[str, list[int]] = {}
     for index, record in enumerate(records):
         for kind in suspicions(record, task):
@@ -160,13 +160,13 @@ def are_scored(records: Sequence[Record]) -> bool:
 
 
 def _shown(text: Any) -> str:
-    """A text in quotes on one line, without what steers a terminal."""
+    """Quote a text on one line, without control characters."""
     quoted = repr(text)
     return quoted if len(quoted) <= 60 else f"{quoted[:60]}…"
 
 
 def main(argv: list[str]) -> int:
-    """`python -m grpo xray`; its exit status."""
+    """Run `python -m grpo xray` and return its exit status."""
     parser = ArgumentParser(
         prog="python -m grpo xray", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
-"""Answers of a policy to questions, by all processes together: evaluations and `python -m grpo ask`.
+"""Let a policy answer questions, on all processes: for evaluations and `python -m grpo ask`.
 
-They are sampled as rollouts are (lean_grpo/sampling.py), or by `model.generate` where that has to be.
+Sampling is that of rollouts (lean_grpo/sampling.py), or `model.generate` for models that it does not support.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from trl import GRPOConfig
 from grpo.core.processes import say
 from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
 
-Completion = tuple[list[int], bool]  # token ids, with the token that ended it, and whether it was cut off
+Completion = tuple[list[int], bool]  # token ids including the end token, and whether the completion was cut off
 
 
 def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every token that ends a completion: the tokenizer's and all that the model declares, as in TRL."""
+    """Return all tokens that end a completion: the tokenizer's and those that the model declares, as in TRL."""
     declared = model.generation_config.eos_token_id
     declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
 
 
 def training_autocast(training: GRPOConfig, model: Any) -> torch.autocast:
-    """Compute in a run's number format, also with a model that accelerate has not wrapped."""
+    """Compute in the run's number format, also with a model that accelerate has not wrapped."""
     number = torch.bfloat16 if training.bf16 else torch.float16
     return torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16)
 
@@ -42,15 +42,15 @@ def answer(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> list[Completion]:
-    """One completion of each prompt, in their order; greedy where `sampling` is None.
+    """Complete each prompt once, in order; greedily if `sampling` is None.
 
-    All processes share the prompts among them, and all of them get all the completions. The global random state stays.
+    The processes share the prompts, and each returns all completions. The global random state stays as it is.
 
     Args:
-        prompts: token ids; they are taken in order of length, so that little is padding.
-        max_new_tokens: where a completion is cut off.
-        batch_size: rows that are computed at once.
-        seed: of the samples.
+        prompts: token ids. They are sorted by length internally, so that there is little padding.
+        max_new_tokens: the limit at which a completion is cut off.
+        batch_size: rows computed at once.
+        seed: seed of the samples.
     """
     state, ends = PartialState(), end_tokens(model, tokenizer)
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
@@ -80,13 +80,13 @@ def complete_by_generate(
     max_new_tokens: int,
     sampling: Sampling | None = None,
 ) -> list[list[int]]:
-    """Like `lean_grpo.sampling.complete`, for models that it cannot sample from (`reason_against`)."""
-    drawn = sampling or Sampling(top_k=50)  # the defaults of what greedy decoding ignores
+    """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`)."""
+    drawn = sampling or Sampling(top_k=50)  # defaults, which greedy decoding ignores
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         do_sample=sampling is not None,
         num_beams=1,
-        **asdict(drawn),  # all five: those of model repositories (Qwen2.5's repetition_penalty is 1.1) do not count
+        **asdict(drawn),  # all five, to override a model's own (Qwen2.5's repetition_penalty is 1.1)
         eos_token_id=ends,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,

@@ -1,4 +1,4 @@
-"""`python -m grpo merge RUN`: add an adapter to its model's weights, so that any program can load the result."""
+"""`python -m grpo merge RUN`: merge an adapter into its model's weights, so that any program can load the result."""
 
 import os
 import shutil
@@ -17,13 +17,13 @@ from grpo.runs.files import read_prompt
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:
-    """The model that an adapter was trained on, unquantized; dtype "auto" is its own."""
+    """Load an adapter's base model, unquantized; dtype "auto" is the model's own."""
     with loads(str(adapter), where):
         config = PeftConfig.from_pretrained(str(adapter))
     base = str(config.base_model_name_or_path)
     if not os.path.exists(base) and (ROOT / base).is_dir():
         base = str(ROOT / base)
-    if os.path.isdir(base):  # of a download the bar is worth its line
+    if os.path.isdir(base):  # downloads keep their progress bar
         logging.disable_progress_bar()
     with loads(base, f"{where}: the model under {str(adapter)!r},"):
         return AutoModelForCausalLM.from_pretrained(
@@ -32,10 +32,10 @@ def load_base(adapter: Path, where: str, dtype: str) -> Any:
 
 
 def merge(adapter: Path, output: Path) -> None:
-    """Write a model with its adapter added to the weights, in the base model's number format.
+    """Merge an adapter into its base model and write the result, in the base model's number format.
 
-    The tokenizer and the part of the run's record that `ask` reads go with it. The base model is loaded unquantized,
-    so that an adapter trained on 4-bit weights merges, too. The sum is computed in float32 and rounded once.
+    Also writes the tokenizer, and the part of the run's record that `ask` reads. The base model is loaded unquantized,
+    so that adapters trained on 4-bit weights merge, too. The sum is computed in float32 and rounded once.
     """
     if not (adapter / "adapter_config.json").is_file():
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
@@ -43,7 +43,7 @@ def merge(adapter: Path, output: Path) -> None:
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
     record = read_prompt(adapter)
     partial = output.with_name(f"{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
+    shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted merge
     base = load_base(adapter, "merge", "auto")
     number = base.dtype
     with loads(str(adapter), "merge"):
@@ -58,7 +58,7 @@ def merge(adapter: Path, output: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m grpo merge`; its exit status."""
+    """Run `python -m grpo merge` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo merge", description="Merge a run's LoRA adapter into its model.")
     parser.add_argument("run", metavar="RUN", type=Path, help="the directory of a run, or of a checkpoint in it")
     parser.add_argument("--output", type=Path, metavar="DIRECTORY", help="default: RUN/merged")

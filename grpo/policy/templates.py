@@ -1,6 +1,6 @@
-"""Fit a run's prompts to its tokenizer and chat template: the model reads, and rewards see, what was written.
+"""Adapt a run's prompts to its tokenizer and chat template, so that the model and the rewards see all of the text.
 
-Each change announces itself in preflight's table.
+Preflight's table lists each change.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ QUESTION, SYSTEM = "What is 2 + 2?", "Be brief."
 
 
 def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: str) -> tuple[Task, list[Check]]:
-    """The task with prompts that this chat template can render, and what had to change for it.
+    """Adapt the task's prompts to this chat template. Return the task and a note for each change.
 
     Args:
         kwargs: GRPOConfig's chat_template_kwargs.
         name: of the model, for errors.
 
     Raises:
-        UserError: the template refuses any question, or leaves it out.
+        UserError: the template raises for every question, or drops it.
     """
     notes = []
     if (end := str(tokenizer.eos_token)) in task.perfect("", ""):
@@ -47,7 +47,7 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
         apart = dataclasses.replace(chosen, system_apart=False)
         if not _refusal(apart, tokenizer, kwargs):
             chosen = apart
-            finding = f"the chat template takes no system message ({why}): it stands in the first user's message"
+            finding = f"the chat template has no system message ({why}): it is part of the first user message"
             notes.append(Check("ok", "system prompt", finding))
     remedy = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
     with one_line(f"{where} refuses a question (", f"); {remedy}"):
@@ -56,29 +56,29 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
         raise UserError(f"{where} leaves the question out; {remedy}")
     if chosen.chat and task.shots and not _shows(chosen, task, tokenizer, kwargs):
         chosen = dataclasses.replace(chosen, shots_apart=False)
-        finding = "the chat template rewrites earlier answers: worked examples stand in the user's message"
+        finding = "the chat template rewrites earlier answers: worked examples are part of the user message"
         if not _shows(chosen, task, tokenizer, kwargs):
-            raise UserError(f"{where} changes the worked examples, also in the user's message; use num_shots 0")
+            raise UserError(f"{where} changes the worked examples, even in the user message; use num_shots 0")
         notes.append(Check("ok", "worked examples", finding))
     chosen = dataclasses.replace(chosen, prefill=prompts.prefilled(rendered, chosen.completion))
     return dataclasses.replace(task, prompt=chosen), notes
 
 
 def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> str:
-    """Why a template takes no system message, or that it leaves it out; empty where it takes one."""
+    """Return why a template does not accept a system message, or that it drops it; "" if it accepts one."""
     chosen = dataclasses.replace(chosen, system=chosen.system or SYSTEM)  # which rows may bring
     try:
         rendered = prompts.rendered(chosen.prompt(QUESTION), tokenizer, kwargs)
     except Exception as error:  # a template may raise anything
         return reason_of(error)
-    return "" if _words(chosen.system) in _words(rendered) else "it leaves it out"
+    return "" if _words(chosen.system) in _words(rendered) else "it drops it"
 
 
 def _shows(chosen: PromptFormat, task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> bool:
-    """True if a rendered prompt has every worked example, word by word."""
+    """True if a rendered prompt contains every worked example unchanged."""
     try:
         rendered = _words(prompts.rendered(chosen.prompt(QUESTION, task.shots), tokenizer, kwargs))
-    except Exception:  # it may refuse a conversation that it did not expect
+    except Exception:  # it may raise for an unexpected conversation
         return False
     return all(_words(chosen.answered(reasoning, answer)) in rendered for _, reasoning, answer in task.shots)
 
@@ -88,11 +88,11 @@ def _words(text: str) -> str:
 
 
 def keep_tags(tokenizer: PreTrainedTokenizerBase, completion: str) -> list[str]:
-    """Make the special tokens that a perfect completion contains ordinary ones, which decoding keeps; their names.
+    """Turn special tokens of a perfect completion into ordinary ones, which decoding keeps. Return their names.
 
-    Else the tags that a model writes would vanish before rewards, evaluation and `ask` see them. Ids stay the same;
-    the end token and padding stay special. Tokenizers without a file of their own kind (tokenizer.json) stay as they
-    are, and preflight's test completions show what decoding drops.
+    Otherwise the model's tags would vanish before rewards, evaluation and `ask` see them. Ids stay the same; the end
+    token and the padding token stay special. Tokenizers without a tokenizer.json are not changed, and preflight's
+    test completions show the tags that decoding drops.
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     ends = (tokenizer.eos_token, tokenizer.pad_token, tokenizer.bos_token)

@@ -1,4 +1,4 @@
-"""Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
+"""Use Unsloth instead of Transformers and PEFT: it loads the model, creates the adapter and patches TRL's trainer."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ REMEDY = "pip install -r requirements-unsloth.txt in an environment of its own, 
 
 
 def import_if_asked(argv: Sequence[str]) -> None:
-    """Import Unsloth before the libraries that it patches, for --use_unsloth true or a recipe called `unsloth`."""
+    """Import Unsloth before the libraries that it patches, for --use_unsloth true or the recipe `unsloth`."""
     parser = ArgumentParser(prog=f"python {sys.argv[0]}", add_help=False)
     parser.add_argument("--use_unsloth", "--use-unsloth", nargs="?", const="true")
     parser.add_argument("--config", default="")
@@ -21,7 +21,7 @@ def import_if_asked(argv: Sequence[str]) -> None:
     by_recipe = str(Path(given.config).stem == "unsloth")
     if (given.use_unsloth or by_recipe).lower() in ("false", "no", "0"):
         return
-    # Importing it starts CUDA, which reads this variable once and for all
+    # the import starts CUDA, which reads this variable only once
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     with one_line(
         "use_unsloth: Unsloth cannot be imported (", f"); {REMEDY}, or use --use_unsloth false"
@@ -30,13 +30,13 @@ def import_if_asked(argv: Sequence[str]) -> None:
 
 
 def load(config: Config) -> Any:
-    """The model with an adapter to train, as Unsloth makes them; a saved adapter on its base model, to train on."""
+    """Load the model with a new adapter, or a saved adapter with its base model, through Unsloth."""
     import torch
     from peft import PeftModel
     from unsloth import FastLanguageModel
 
     training, model = config.training, config.model
-    loaded, _ = FastLanguageModel.from_pretrained(  # the tokenizer is the one that was checked
+    loaded, _ = FastLanguageModel.from_pretrained(  # preflight has checked our tokenizer, not Unsloth's
         model_name=model.model_name_or_path,
         revision=None if model.model_revision == "main" else model.model_revision,
         max_seq_length=(config.script.max_prompt_length or 0) + config.completion_limit,

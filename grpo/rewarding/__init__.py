@@ -1,1 +1,1 @@
-"""The rewards of a run, and the checks that keep them honest."""
+"""Find, check and guard the rewards of a run."""

@@ -1,4 +1,4 @@
-"""Preflight's checks of the rewards and the judge, by what they say of test completions of the first training row."""
+"""Preflight's checks of the rewards and the judge, on test completions of the first training row."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +13,11 @@ from grpo.rewarding.probe import Tried, Value, perturbed, told
 from grpo.rewarding.registry import penalties
 from rewards import template_parts
 
-LONG = 240  # characters; of a longer test completion only the end is shown, where it differs from the first one
+LONG = 240  # characters; of a longer test completion only the end is shown, where it differs from the first
 
 
 def about_judge(plan: Plan) -> Iterator[Check]:
-    """A judge of the user's; whether it tells right from wrong."""
+    """Check that the user's judge tells right from wrong."""
     task, row = plan.task, plan.first_row
     if task.judge is None:
         return
@@ -48,15 +48,15 @@ def about_tags(plan: Plan) -> Iterator[Check]:
 
 
 def about_rewards(plan: Plan) -> Iterator[Check]:
-    """The rewards that fail, agree, or prefer the wrong answer, and those that change their arguments in place."""
-    punishing = penalties(plan.rewards)  # which may find less to punish in a wrong answer
+    """Report rewards that fail, give one value to all, prefer the wrong answer, or change their arguments in place."""
+    punishing = penalties(plan.rewards)  # a penalty may punish a wrong answer less
     for name, values in plan.trial.values.items():
         title = f"reward {short_name(name)}"
         if not works(values):
             yield _about_failure(name, values, plan.data.train.column_names)
         elif len(set(values.values())) == 1:
             if plan.task.judge and "perfect" not in values:
-                continue  # what the judge finds right is not known here
+                continue  # no test completion is known to be right
             remedy = "it moves no advantage unless your completions differ in other ways"
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
@@ -71,7 +71,7 @@ def about_rewards(plan: Plan) -> Iterator[Check]:
 
 
 def about_all_rewards(plan: Plan) -> Iterator[Check]:
-    """Check that all rewards together tell completions apart, and pay most for the perfect one."""
+    """Check that the weighted sum differs between completions, and is highest for the perfect one."""
     total = weighted_sum(plan.trial)
     if plan.trial.weights and not any(plan.trial.weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
@@ -89,7 +89,7 @@ def about_all_rewards(plan: Plan) -> Iterator[Check]:
 
 
 def works(values: Mapping[str, Value]) -> bool:
-    """True if a reward gave finite numbers, or None, for all test completions."""
+    """True if a reward returned a finite number or None for every test completion."""
     return not any(isinstance(value, str) for value in values.values())
 
 
@@ -107,14 +107,14 @@ def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str
 
 
 def prefers_wrong(earned: Mapping[str, float]) -> bool:
-    """True if the wrong answer earns more than the perfect answer, by more than its length may do."""
+    """True if the wrong answer earns clearly more than the perfect answer; small differences may come from length."""
     if "perfect" not in earned:  # what is right is not known
         return False
     return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
 
 
 def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
-    """Each completion's weighted sum of the rewards that work (all, or those of `names`); empty if none does."""
+    """Return the weighted sum of the working rewards (all, or `names`) for each completion; {} if none works."""
     working: Tried = {name: trial.values[name] for name in names or trial.values if works(trial.values[name])}
 
     def earned(name: str, kind: str) -> float:
@@ -126,7 +126,7 @@ def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, 
 
 
 def matrix(trial: Trial) -> Table:
-    """Rewards and their weighted sum by row, the test completions by column."""
+    """Build preflight's table: a row for each reward and the weighted sum, a column for each test completion."""
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     for kind in trial.texts:
@@ -140,7 +140,7 @@ def matrix(trial: Trial) -> Table:
 
 
 def listing(texts: Mapping[str, str]) -> Table:
-    """The test completions with their line breaks: the first in full, of the others the ends if they are long."""
+    """List the test completions with line breaks: the first one in full, only the ends of other long ones."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -152,5 +152,5 @@ def listing(texts: Mapping[str, str]) -> Table:
 
 def _number(value: Value) -> str:
     if isinstance(value, str):
-        return "raises" if value.startswith("raises") else "–"  # what it returned is no number
+        return "raises" if value.startswith("raises") else "–"  # it did not return a number
     return "none" if value is None else f"{value:.3g}"

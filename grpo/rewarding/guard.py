@@ -1,9 +1,9 @@
-"""Rewards that fail: the rows that they fail on are excluded from their rollout, counted and described.
+"""Exclude rows on which a reward fails from their rollout, count them and describe them.
 
-TRL ends the run if a reward raises, takes a NaN for a None (0 in its sum, so a wrong answer), and zeroes a whole group
-for an infinity. A guarded reward returns an infinity for a row that it fails on, and TRL gathers it from all processes
-with the other values. Then the row gets None from every reward: its group's advantages are those of a group without
-it, and its own is 0.
+In TRL, a reward that raises ends the run, NaN counts as None (0 in the sum, as a wrong answer would), and an infinity
+zeroes its whole group. A guarded reward returns an infinity for a row on which it fails, which TRL gathers from all
+processes. Then the row gets None from every reward: its own advantage is 0, and the group's advantages are those of a
+group without it.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from grpo.core.text import for_rich
 from grpo.runs.record import append_line
 from rewards import completion_text
 
-LARGEST = 1e15  # a group's standard deviation squares rewards, in float32: far beyond, it would be infinite
-FAILED = math.inf  # the value that a guarded reward returns for a row on which it fails
-DESCRIBED = 3  # failed rows of each reward and rollout that are described; all of them are counted
+LARGEST = 1e15  # a group's standard deviation squares rewards in float32, and overflows above this
+FAILED = math.inf  # a guarded reward's value for a row on which it fails
+DESCRIBED = 3  # failed rows described per reward and rollout; all are counted
 SHOWN = 600  # characters of a text in the console
 Values = list[float | None]
 
 
 class NotNumbers(ValueError):
-    """A reward returned something other than one number (or None) for each completion."""
+    """A reward did not return one number (or None) for each completion."""
 
 
 def _numbers_of(result: Any, count: int) -> Values:
-    """The list of `count` numbers (or None) that a reward returned; NotNumbers for anything else."""
+    """Convert a reward's result to a list of `count` numbers (or None). Raise NotNumbers for anything else."""
     try:
         values = [value if value is None else float(value + 0) for value in result]  # + 0: "1" is not a number
     except (TypeError, ValueError):
@@ -50,16 +50,16 @@ def _numbers_of(result: Any, count: int) -> Values:
 
 
 class RewardGuard:
-    """Makes sure that a trainer's rewards are numbers, and excludes the rows for which they are not.
+    """Exclude the rows of a rollout for which a reward does not return a finite number.
 
     Args:
-        directory: of the run; failed rows are described in its `faults.jsonl`.
-        limit: the largest share of a training rollout's rows, of all processes, that may be excluded, in [0, 1].
+        directory: the run's directory; its `faults.jsonl` describes failed rows.
+        limit: the largest excluded share of a training rollout's rows (of all processes), in [0, 1].
 
     Attributes:
-        faults: the first rows of this process on which each reward failed in this rollout.
-        any_fault: whether any reward has failed in this run so far.
-        excess: why the run has to end, if more failed; otherwise empty. The same on all processes.
+        faults: by reward, the first failed rows of this process in this rollout.
+        any_fault: True if any reward has failed in this run.
+        excess: the reason to end the run if more than `limit` failed, else "". The same on all processes.
     """
 
     def __init__(self, directory: Path, limit: float) -> None:
@@ -69,13 +69,13 @@ class RewardGuard:
         self._shown: set[str] = set()
 
     def guarded(self, name: str, reward: Callable[..., Any]) -> Callable[..., Any]:
-        """The reward as TRL calls it, async if it is; it returns FAILED for the rows on which it fails.
+        """Wrap a reward (or async reward) for TRL, so that it returns FAILED for rows on which it fails.
 
-        Each call gets a copy of the arguments: TRL passes the same lists to all rewards, and logs them afterwards.
+        Each call gets a copy of the arguments, since TRL passes the same lists to all rewards and logs them later.
 
-        A reward that fails on a rollout is called for each row alone, and only those that fail again are lost; all of
-        them where it returned too few values and none fails alone, whose value nobody knows. An async one is called
-        for all of them at once: a server that is down would be waited for row by row.
+        A reward that fails on a rollout is called again on each row separately, and only rows that fail again are
+        lost. If it returned too few values and no row fails alone, all rows are lost. Async rewards are called for
+        all rows at once, so that a server that is down costs one wait.
         """
 
         def score(**columns: Any) -> Values:
@@ -93,7 +93,7 @@ class RewardGuard:
         return score_async if is_async_callable(reward) else score
 
     def _noted(self, name: str, columns: Mapping[str, Any], results: Sequence[Values | BaseException]) -> Values:
-        """The values of all results, FAILED for failed rows, of which the first are described."""
+        """Return the values of all results, FAILED for failed rows, and describe the first failures."""
         outcomes = [one for result in results for one in ([result] if isinstance(result, BaseException) else result)]
         values: Values = []
         described = 0
@@ -110,7 +110,7 @@ class RewardGuard:
 
     @contextlib.contextmanager
     def watching(self, trainer: Any) -> Iterator[None]:
-        """While TRL calls the rewards, they are guarded; reward models, which TRL calls itself, stay as they are."""
+        """Guard the rewards while TRL calls them. Reward models, which TRL calls itself, are not guarded."""
         unguarded = trainer.reward_funcs
         trainer.reward_funcs = [
             reward if isinstance(reward, torch.nn.Module) else self.guarded(name, reward)
@@ -123,10 +123,10 @@ class RewardGuard:
             trainer.reward_funcs = unguarded
 
     def exclude(self, trainer: Any, values: torch.Tensor) -> torch.Tensor:
-        """The rewards, with NaN from every reward for a row on which one failed; these rows are counted and reported.
+        """Set all rewards of a failed row to NaN. Count and report these rows.
 
         Args:
-            values: (rows of all processes, rewards), as TRL has gathered them from guarded rewards.
+            values: (rows of all processes, rewards), as TRL gathered them from guarded rewards.
         """
         models = [isinstance(reward, torch.nn.Module) for reward in trainer.reward_funcs]
         failed = values.isinf().any(1) | values[:, models].isnan().any(1)
@@ -150,7 +150,7 @@ class RewardGuard:
         return values
 
     def _report(self, fault: dict[str, Any]) -> None:
-        """Append a fault to the run's file; print it if it is the first of its reward."""
+        """Append a fault to `faults.jsonl`; print it if it is the first of its reward."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         append_line(self.path, fault)
         if fault["function"] in self._shown:
@@ -166,7 +166,7 @@ class RewardGuard:
 
 
 def own_copy(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a reward, with lists and mappings of its own that it may change."""
+    """Copy a reward's arguments, with lists and mappings that it may change."""
     # token ids are the one long column; copying its numbers one by one would take longer than many rewards
     return {
         key: [list(ids) for ids in value] if key == "completion_ids" else _copied(value)
@@ -181,7 +181,7 @@ def _copied(value: Any) -> Any:
 
 
 def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | BaseException:
-    """The reward's numbers, or what it raised; out of memory is not the fault of a row, and is raised."""
+    """Return the reward's numbers, or the exception that it raised. Out-of-memory errors are raised."""
     try:
         return _numbers_of(reward(**own_copy(columns)), len(columns["prompts"]))
     except Exception as error:
@@ -202,17 +202,17 @@ async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) ->
 def _results(
     whole: Values | BaseException, alone: Sequence[Values | BaseException]
 ) -> Sequence[Values | BaseException]:
-    """A rollout's result; where it failed, those of its rows alone, or for each its fault if none shows it alone."""
+    """Return the rollout's result; if it failed, the rows' results; or its fault for each if no row fails alone."""
     if isinstance(whole, NotNumbers) and not any(isinstance(one, BaseException) for one in alone):
         return [whole] * len(alone)
     return alone if isinstance(whole, BaseException) else [whole]
 
 
 def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The arguments of a reward that is called for each row alone."""
+    """Yield the arguments for calling a reward on each row separately."""
     count = len(columns["prompts"])
     lists = {key: value for key, value in columns.items() if isinstance(value, list) and len(value) == count}
-    # TRL takes one list a rollout from log_extra, so what the reward logged before it raised is all that is logged
+    # TRL takes one list per rollout from log_extra: only what was logged before the failure counts
     silent = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
     for row in range(count):
         yield {**columns, **{key: [value[row]] for key, value in lists.items()}, **silent}

@@ -1,4 +1,4 @@
-"""The global random states while something is asked beside the training: rewards and the judge of an evaluation."""
+"""Keep the global random states while an evaluation calls rewards and the judge."""
 
 import contextlib
 import random
@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Give Python, NumPy and torch the states back that they have now, whatever draws in between."""
+    """Restore the random states of Python, NumPy and torch on exit, whatever draws numbers inside."""
     python, arrays = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:

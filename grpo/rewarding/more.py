@@ -1,4 +1,4 @@
-"""Rewards that need the run's task: its judge, or the exact value of what a completion computes."""
+"""Rewards that need the run's task: its judge, or the values that a completion computes."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ BY_DEFAULT = Task(PromptFormat(""))
 
 
 def judge_reward_func(completions: Texts, *, task: Task = BY_DEFAULT, **kwargs: Any) -> list[float]:
-    """2.0 if the run's judge (the lenient rule, or `--judge my_file.f`, of text and row) finds it right; else 0."""
+    """2.0 if the run's judge (the lenient rule, or the function that `judge` names) accepts the completion; else 0."""
     texts = list(map(completion_text, completions))
     columns = {key: value for key, value in kwargs.items() if isinstance(value, Sequence) and len(value) == len(texts)}
     columns["prompt"] = columns.get("prompts", [None] * len(texts))
@@ -38,8 +38,8 @@ def step_verified_reward_func(
 ) -> list[float]:  # fmt: skip
     """0 … 1: 0.2 for each of up to three verified lines of arithmetic in the reasoning, 0.4 for the gold answer.
 
-    A line is verified if it holds an equation, and all its equations are true (grpo/task/arithmetic.py); it must use a
-    number of the question. More lines earn nothing, so padding does not pay.
+    A line is verified if it has an equation, and all its equations are true (grpo/task/arithmetic.py). It must use a
+    number of the question. Further lines earn nothing, so padding does not pay.
     """
     prompts = kwargs.get("prompts") or [None] * len(completions)
     right = correctness_reward_func(completions, answer, extract=extract)
@@ -53,9 +53,9 @@ def step_verified_reward_func(
 
 
 def extract_reasoning(text: str, template: str | None = None) -> str:
-    """The reasoning in a completion of this template; empty if it is not closed.
+    """Extract the reasoning from a completion of this template; "" if it is not closed.
 
-    Without a template, and with the two of rewards.py, it is what the first `<think>` or `<reasoning>` holds.
+    Without a template, and with those of rewards.py, this is the content of the first `<think>` or `<reasoning>`.
     """
     if template in (None, XML_COT_FORMAT, THINK_FORMAT):
         first = re.search("<think>|<reasoning>", text)

@@ -1,4 +1,4 @@
-"""Rewards outside of training: tried by preflight on a perfect completion and on flawed ones, and in an evaluation."""
+"""Call rewards outside of training: in preflight, on a perfect completion and flawed ones, and in evaluations."""
 
 import asyncio
 import contextlib
@@ -23,9 +23,9 @@ REWRITTEN = "the same answer, written otherwise"
 PATIENCE = 60.0  # seconds for an async reward
 EXTRA = "\nI hope that this helps!\n"
 
-Value = float | str | None  # a text where the reward fails: its fault
+Value = float | str | None  # a string describes a failure
 Tried = dict[str, dict[str, Value]]  # by reward and test completion
-Changed = dict[str, list[str]]  # by reward, the arguments that it changes
+Changed = dict[str, list[str]]  # by reward: the arguments that it changes in place
 
 
 # --- Calling rewards as TRL does ----------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ Changed = dict[str, list[str]]  # by reward, the arguments that it changes
 def columns_of(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]], chat: bool
 ) -> dict[str, Any]:
-    """The arguments that TRL passes to rewards for these completions of these rows (with `prompt`), one each."""
+    """Return the arguments that TRL passes to rewards, for one completion of each of these rows (with `prompt`)."""
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
     columns["prompts"] = [row["prompt"] for row in rows]
     columns["completions"] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
@@ -44,7 +44,7 @@ def columns_of(
 
 
 def guarded_values(rewards: Rewards, columns: Mapping[str, Any]) -> tuple[dict[str, Values], list[dict[str, Any]]]:
-    """The rewards of completions as training takes them, by name, FAILED where one fails; and the first faults."""
+    """Score completions as training does, by name of the reward, FAILED for failures; also return the first faults."""
     guard = RewardGuard(Path(), limit=1.0)
     return {name: _call(guard.guarded(name, reward), columns) for name, reward in rewards.items()}, guard.faults
 
@@ -52,12 +52,12 @@ def guarded_values(rewards: Rewards, columns: Mapping[str, Any]) -> tuple[dict[s
 def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values:
     if not is_async_callable(reward):
         return reward(**columns)
-    with ThreadPoolExecutor(1) as thread:  # a notebook's own already runs an event loop
+    with ThreadPoolExecutor(1) as thread:  # a notebook already runs an event loop
         return thread.submit(lambda: asyncio.run(reward(**columns))).result()
 
 
 def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
-    """The rewards of completions, by name; None for all of them where one fails. What they print is not shown."""
+    """Score completions, by name of the reward; None for all if one fails. Hides what rewards print."""
     with contextlib.redirect_stdout(io.StringIO()):
         given, faults = guarded_values(rewards, columns)
     failed = [FAILED in row for row in zip(*given.values(), strict=True)]
@@ -74,7 +74,7 @@ def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
 
 
 def perturbed(reasoning: str, gold: Gold | None, task: Task) -> dict[str, str]:
-    """A perfect completion and flawed ones; without a gold answer, one in the format and others."""
+    """Make a perfect completion and flawed ones; without a gold answer, one in the format and flawed ones."""
     if not (golds := alternatives(gold)):
         shaped = task.perfect("Some thoughts.", "42")
         others = {"no tags": "Some thoughts.\nThe answer is 42.", "extra text": shaped + EXTRA, "empty": ""}
@@ -98,7 +98,7 @@ def perturbed(reasoning: str, gold: Gold | None, task: Task) -> dict[str, str]:
 
 
 def rewritten(reasoning: str, gold: Gold | None, task: Task) -> str | None:
-    """A completion that is right and does not hold the gold answer character by character."""
+    """Make a right completion whose answer differs from the gold answer in its characters."""
     for answer in alternatives(gold)[:1]:
         text = task.perfect(reasoning, f"{answer}.")
         if is_right(text, answer, task.prompt.pattern):
@@ -109,10 +109,10 @@ def rewritten(reasoning: str, gold: Gold | None, task: Task) -> str | None:
 def try_rewards(
     rewards: Rewards, row: dict[str, Any], reasoning: str, task: Task, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[dict[str, str], Tried, Changed, list[str]]:
-    """Each reward's value for each test completion of a training row, or its fault; the arguments that it changes.
+    """Call each reward on each test completion of a training row. Return values or faults, and changed arguments.
 
-    The completions pass through the tokenizer, as a model's do. The last are the rewards that pay a right answer only
-    where it is the gold answer character by character.
+    The completions pass through the tokenizer, like a model's. Last, return the rewards that pay for a right answer
+    only if it is the gold answer character by character.
     """
     changed: Changed = {}
     texts = perturbed(reasoning, row["answer"], task)
@@ -138,9 +138,9 @@ def try_rewards(
 
 
 def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., Any]:
-    """The reward, which lists the arguments that it changes.
+    """Wrap a reward to list the arguments that it changes in place.
 
-    An async one, which may wait for a server that is down, fails after PATIENCE seconds.
+    An async reward fails after PATIENCE seconds, since its server may be down.
     """
 
     @contextlib.contextmanager
@@ -166,12 +166,12 @@ def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., An
 
 
 def told(fault: str) -> str:
-    """A fault as preflight names it; a result that is no number or verdict is refused here, and raised by nobody."""
+    """Describe a fault for preflight: an exception, or a result that is not a number or verdict."""
     _, _, ours = fault.partition(": ")
     return ours if ours.startswith("it returned") else f"raises {fault}"
 
 
 def wants_every_character(values: Mapping[str, Value]) -> bool:
-    """True if a reward pays less for the right answer where it is written in another way."""
+    """True if a reward pays less for a right answer that is written in another way."""
     right, rewritten = values.get("perfect"), values.get(REWRITTEN)
     return isinstance(right, float) and isinstance(rewritten, float) and right > rewritten

@@ -1,7 +1,7 @@
-"""Names → functions: the rewards of a run, its judge and its `prepare`. Nothing else looks a function up by its name.
+"""Find functions by name: the rewards of a run, its judge and its `prepare`.
 
-A parameter of a reward comes after the `*` of its signature. `reward_args` sets it; otherwise it follows the run where
-the run has a value of that name (`following`); otherwise it keeps its default.
+A reward's parameters come after the `*` of its signature. A parameter gets its value from `reward_args`, else from the
+run if it has a value of that name (`following`), else from its default.
 """
 
 import functools
@@ -27,13 +27,13 @@ from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
-Functions = dict[str, Rewards]  # by the setting that lists them, and their names
+Functions = dict[str, Rewards]  # setting → name → function
 NAMED: Rewards = {**REWARD_FUNCS, **MORE}
 TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
 
 
 def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functions]:
-    """HYPERPARAMETERS with names where it has functions, as rewards, judge or `prepare`; and those functions.
+    """Replace the functions in HYPERPARAMETERS (rewards, judge, `prepare`) by names. Return both.
 
     Raises:
         UserError: two rewards have the same name.
@@ -62,7 +62,7 @@ def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functio
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
-    """The task that a run's settings choose.
+    """Build the task from a run's settings.
 
     Args:
         formats: the script's prompt formats, by name.
@@ -80,7 +80,7 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
 
 
 def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:
-    """The function that `judge` or `prepare` names; None where it is unset."""
+    """Return the function that `judge` or `prepare` names; None if it is unset."""
     name = getattr(config.script, setting)
     if not name:
         return None
@@ -89,10 +89,10 @@ def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:
 
 
 def load_rewards(config: Config, task: Task) -> Rewards:
-    """The rewards that a run's settings choose, which follow its task.
+    """Load the rewards that a run's settings choose, with their parameters.
 
     Raises:
-        UserError: an unknown, repeated or unloadable reward, or a parameter that it does not have.
+        UserError: a reward is unknown, repeated or cannot be loaded, or does not have a given parameter.
     """
     script, weights = config.script, config.training.reward_weights
     if not all(map(math.isfinite, weights or [])):
@@ -110,7 +110,7 @@ def load_rewards(config: Config, task: Task) -> Rewards:
 
 
 def following(task: Task, completion_limit: int) -> dict[str, Any]:
-    """The values of a run for every reward that has a parameter of that name."""
+    """Return the run's values for rewards that have a parameter of that name."""
     pattern = task.prompt.pattern
     return {
         "task": task,
@@ -121,7 +121,7 @@ def following(task: Task, completion_limit: int) -> dict[str, Any]:
 
 
 def _of_script(name: str, script_file: str) -> Callable[..., Any] | None:
-    """The function of this name that the script itself defines; None where it does not."""
+    """Return the function of this name in the script; None without one."""
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == script_file:
             function = vars(module).get(name)
@@ -137,14 +137,14 @@ def choose(
     functions: Rewards | None = None,
     allow_files: bool = False,
 ) -> Rewards:
-    """The rewards of these names with their parameters, in this order, by the names that TRL logs.
+    """Load rewards by name, in this order, with their parameters. The keys are the names that TRL logs.
 
     Args:
-        names: of NAMED or TRLS, of `functions`, or `my_file.my_function`.
-        args: reward → parameter → value; a reward of a file is called by `my_file.my_function` or by `my_function`.
-        follow: values of the run, for every chosen reward that has a parameter of that name.
-        functions: of the script, by name.
-        allow_files: whether the user's own files may be run.
+        names: names in NAMED, TRLS or `functions`, or `my_file.my_function`.
+        args: reward → parameter → value; a file's reward is `my_file.my_function` or `my_function`.
+        follow: values of the run, for each chosen reward with a parameter of that name.
+        functions: functions of the script, by name.
+        allow_files: True if the user's files may be run.
     """
     for name, given in args.items():
         if not isinstance(given, Mapping):
@@ -175,10 +175,10 @@ def choose(
 
 
 def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., Any]:
-    """`my_file.my_function` of the working directory, or of this repository; UserError where there is none.
+    """Load `my_file.my_function` from the working directory or this repository. Raise UserError if that fails.
 
-    A file is run once while it stays as it is, under a name that no library has: a `wandb.py` in the working directory
-    is not mistaken for the library, nor the library for it.
+    A file runs again only after a change. Its module has a name that no library has, so that a `wandb.py` in the
+    working directory and the library are not confused.
     """
     module_name, _, attribute = name.rpartition(".")
     if not module_name:
@@ -213,8 +213,8 @@ def _run_file(path: Path, changed: int) -> ModuleType:
 
 
 def _of_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
-    """A reward that TRL makes of parameters; the overlong punishment follows the run's longest completion."""
-    import trl.rewards  # here: the X-ray does without TRL
+    """Build one of TRL's rewards from its parameters; the overlong punishment uses the run's completion limit."""
+    import trl.rewards  # here, since the X-ray does not need TRL
 
     maker = getattr(trl.rewards, name)
     if name == "get_soft_overlong_punishment":
@@ -225,13 +225,13 @@ def _of_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> R
 
 
 def logged_name(reward: RewardFunc) -> str:
-    """The name that TRL logs a reward by: the innermost function's, or the class's."""
+    """Return the name by which TRL logs a reward: the innermost function's, or the class's."""
     reward = innermost(reward)
     return getattr(reward, "__name__", type(reward).__name__)
 
 
 def penalties(rewards: Rewards) -> set[str]:
-    """The rewards that never pay more than 0: one that is 0 all the time had nothing to punish."""
+    """Return the rewards that never pay more than 0. If one is always 0, it had nothing to punish."""
     made = {name: innermost(reward) for name, reward in rewards.items()}
     trls = {
         name for name, reward in made.items() if getattr(reward, "__module__", "") == "trl.rewards.other_rewards"
@@ -240,7 +240,7 @@ def penalties(rewards: Rewards) -> set[str]:
 
 
 def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
-    """The reward with what is given and what follows the run, under its name."""
+    """Bind a reward's given parameters and those of the run, under its own name."""
     name = logged_name(reward)
     try:
         known = parameters(reward)
@@ -262,7 +262,7 @@ def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mappi
 
 
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
-    """The parameters of a reward that can be set: the keyword-only ones, by name.
+    """Return the parameters of a reward that can be set, the keyword-only ones, by name.
 
     >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
     (['low', 'high', 'margin'], {})
@@ -272,10 +272,10 @@ def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
 
 
 def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
-    """Raise UserError for a column of the data that would replace the value of a reward's parameter.
+    """Raise UserError if a column of the data would replace the value of a reward's parameter.
 
     A parameter without a value, or with None, takes its column. So do `question` and `answer`, which all rows have,
-    where nothing but the signature gives them one.
+    unless `reward_args` or the run sets them.
     """
     for name, reward in rewards.items():
         bound = reward.keywords if isinstance(reward, functools.partial) else {}
@@ -289,7 +289,7 @@ def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
 
 
 def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
-    """The weight of each reward; that of the last stage, since an early one need not tell right from wrong."""
+    """Return each reward's weight; with stages the last one's, since earlier ones need not tell right from wrong."""
     weights = config.training.reward_weights or [1.0] * len(rewards)
     if config.stages:
         weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
@@ -304,7 +304,7 @@ def needs_answer(reward: RewardFunc, task: Task) -> bool:
 
 
 def needing_gold(config: Config, rewards: Rewards, task: Task) -> list[str]:
-    """The run's rewards and settings that need gold answers; empty where its data may lack them."""
+    """List the run's rewards and settings that need gold answers; empty if the data may lack them."""
     scored = rewards if task.judge is None or not config.script.eval_only else {}
     needing = [name for name, reward in scored.items() if needs_answer(reward, task)]
     if task.judge is None and config.script.eval_num_samples > 1:

@@ -1,8 +1,7 @@
-"""Stages train one thing after the other, such as the format first and then correctness.
+"""Stages change the rewards during a run, such as first the format and then correctness.
 
-One trainer runs through all of them, and only the rewards' weights change: a stage starts from the weights and the
-optimizer state that the last one left, one learning-rate schedule spans them all, and a resumed run finds its stage by
-its step.
+One trainer runs all stages, and only the weights of the rewards change. Model, optimizer state and learning-rate
+schedule continue from stage to stage. A resumed run finds its stage by its step.
 """
 
 import math
@@ -21,7 +20,7 @@ EXAMPLE = '{"name": "format", "reward_funcs": ["xmlcount_reward_func"], "max_ste
 
 
 def read_stages(listed: Sequence[Any]) -> list[Stage]:
-    """The stages that a recipe or a flag lists, one after the other; UserError for one that is not complete."""
+    """Read the stages of a recipe or a flag, in order. Raise UserError for an incomplete one."""
     stages: list[Stage] = []
     first = 1
     for number, stage in enumerate(listed, 1):
@@ -30,7 +29,7 @@ def read_stages(listed: Sequence[Any]) -> list[Stage]:
         except (TypeError, ValueError):
             raise UserError(
                 f"stages: stage {number} is {stage!r}; write a mapping of name, reward_funcs and max_steps, such as "
-                f"{EXAMPLE}, and, if you like, reward_weights, a number for each of reward_funcs"
+                f"{EXAMPLE}, and optionally reward_weights, a number for each of reward_funcs"
             ) from None
         stages.append(made)
         first = made.last_step + 1
@@ -40,7 +39,7 @@ def read_stages(listed: Sequence[Any]) -> list[Stage]:
 def _stage(
     first: int, *, name: Any, reward_funcs: list[str], max_steps: int, reward_weights: Sequence[Any] | None = None
 ) -> Stage:
-    """A stage from the keys of its mapping; TypeError or ValueError where it is not complete."""
+    """Build a stage from its mapping. Raise TypeError or ValueError if it is incomplete."""
     weights = [float(weight) for weight in reward_weights or [1.0] * len(reward_funcs)]
     weighed = isinstance(reward_funcs, list) and len(weights) == len(reward_funcs) > 0
     if not weighed or not all(map(math.isfinite, weights)) or type(max_steps) is not int or max_steps < 1:
@@ -49,10 +48,10 @@ def _stage(
 
 
 def settings_of(stages: Sequence[Stage], max_steps: int) -> dict[str, Any]:
-    """The settings of the run that goes through all stages; `reward_weights` are those that it starts with.
+    """Return the settings of a run through all stages; `reward_weights` are the first stage's.
 
     Args:
-        max_steps: the run's own end, whatever the stages take; -1: with the last of them.
+        max_steps: the run's last step, also amid a stage; -1: the last stage's end.
     """
     names = list(dict.fromkeys(name for stage in stages for name in stage.reward_funcs))
     weights = [stages[0].weights.get(name, 0.0) for name in names]
@@ -61,14 +60,14 @@ def settings_of(stages: Sequence[Stage], max_steps: int) -> dict[str, Any]:
 
 
 class StageWeights(TrainerCallback):
-    """Sets `trainer.reward_weights`, by which TRL multiplies the rewards of each rollout, to those of the stage.
+    """Set `trainer.reward_weights`, by which TRL multiplies the rewards of each rollout, to the stage's weights.
 
-    They change before an optimizer step that begins with a rollout. A reward of another stage has the weight 0; steps
+    They change before an optimizer step that begins with a rollout. Rewards of other stages have the weight 0. Steps
     after the last stage keep its weights.
 
     Args:
         trainer: a RunTrainer.
-        names: the run's rewards in the trainer's order, as the stages name them.
+        names: the run's rewards in the trainer's order, by their names in stages.
     """
 
     def __init__(self, trainer: Any, names: Sequence[str], stages: Sequence[Stage]) -> None:

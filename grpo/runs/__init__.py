@@ -1,1 +1,1 @@
-"""A run on disk: its directory, record, checkpoints, trackers and report."""
+"""Keep a run on disk: its directory, record, checkpoints, trackers and report."""

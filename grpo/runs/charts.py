@@ -1,4 +1,4 @@
-"""The curves of a run: one way to draw a logged number, for the report's page and for `curves.png`."""
+"""Draw the curves of a run for the report and for `curves.png`."""
 
 import base64
 import io
@@ -16,15 +16,15 @@ from matplotlib.ticker import MaxNLocator
 from grpo.core.text import printable, short_name
 from grpo.runs.curves import Curve
 
-# Mid-tones, which read on a light background and on a dark one
+# Mid-tones, readable on light and dark backgrounds
 COLORS = {"accent": "#2f85b3", "earlier": "#8b959b", "text": "#747e85", "good": "#2c9664", "bad": "#cf5b47"}
 STYLE: Any = {  # matplotlib names each key's type
-    "svg.fonttype": "none",  # text in a font of the reader's
-    "svg.hashsalt": "grpo",  # the same file for the same run
+    "svg.fonttype": "none",  # text in a font of the reader's browser
+    "svg.hashsalt": "grpo",  # reproducible: the same file for the same run
     "font.sans-serif": ["Segoe UI", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
     "font.size": 11,
     "text.color": COLORS["text"],
-    "text.parse_math": False,  # names of rewards are text
+    "text.parse_math": False,  # not mathematics: names of rewards may contain $
     "axes.titlesize": 11,
     "axes.edgecolor": COLORS["text"],
     "axes.spines.left": False,
@@ -42,7 +42,7 @@ STYLE: Any = {  # matplotlib names each key's type
     "lines.linewidth": 2,
     "figure.constrained_layout.h_pad": 0.12,
     "figure.constrained_layout.w_pad": 0.12,
-    "path.simplify_threshold": 0.5,  # px: the page of a long run stays small
+    "path.simplify_threshold": 0.5,  # px, so that the page of a long run stays small
     "savefig.transparent": True,
 }
 # Panels of curves.png before those of the single rewards
@@ -56,7 +56,7 @@ UNITS = (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0, 1, "")  # of tick
 
 
 def number(value: float) -> str:
-    """A number as people read it, to about three digits.
+    """Format a number for people, to about three digits.
 
     >>> number(842354), number(34.1), number(-0.01842), number(2.1e-8)
     ('842,354', '34.1', '−0.0184', '2.1e-8')
@@ -105,7 +105,7 @@ def draw(
 
 
 def _scale(axes: Axes, left: int, right: int, values: Sequence[float]) -> None:
-    """Scale the axes to these steps and values, from or to 0, with a tick at either end of the values."""
+    """Scale the axes to these steps and values, including 0, with a tick at the least and the greatest value."""
     bottom, top = min(0, *values), max(0, *values)
     locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
     ticks = [float(tick) + 0.0 for tick in locator.tick_values(bottom, top if top > bottom else 1)]  # not −0
@@ -116,11 +116,11 @@ def _scale(axes: Axes, left: int, right: int, values: Sequence[float]) -> None:
 
 
 def image(curve: Curve, width: int, height: int, **lines: Any) -> str:
-    """The chart as a `data:` address for an `<img>`, which keeps its names apart from those of other charts.
+    """Return a chart as a `data:` address for an `<img>`, so that ids in different charts do not collide.
 
     Args:
-        width: in px, as is `height`; the image scales with its box.
-        lines: what else `draw` takes.
+        width, height: in px; the image scales with its box.
+        lines: further arguments of `draw`.
     """
     file = io.BytesIO()
     with rc_context(STYLE):
@@ -133,10 +133,10 @@ def image(curve: Curve, width: int, height: int, **lines: Any) -> str:
 def draw_curves(
     path: Path, curves: dict[str, Curve], stages: Sequence[dict[str, Any]], limits: dict[str, float]
 ) -> None:
-    """Write `curves.png`: accuracies, the reward and each of its parts, with dotted lines at the limits."""
+    """Write `curves.png`: accuracies, the reward and its parts, with dotted lines at the limits."""
     parts = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     names = {key: name for key, name in PANELS.items() if key in curves} | parts
-    rows = math.ceil(len(names) / 4) or 1  # no reward was ever finite
+    rows = math.ceil(len(names) / 4) or 1  # no reward is finite
     with rc_context(STYLE):
         figure = Figure(figsize=(13, 2.4 * rows), layout="constrained")
         panels = figure.subplots(rows, 4, squeeze=False).flatten()

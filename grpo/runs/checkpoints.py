@@ -1,8 +1,8 @@
-"""Seal checkpoints that are complete, and find the newest one that a run can resume from.
+"""Seal complete checkpoints, and find the newest one to resume from.
 
-transformers writes a checkpoint in place, and resumes in silence from half of one: with a new optimizer where its
-state is missing, with other samples where the random state is. So a checkpoint's last file is its seal, written once
-the disk holds all others, and a checkpoint without a seal does not count.
+transformers writes a checkpoint in place, and resumes silently from an incomplete one: with a new optimizer if its
+state is missing, and with other samples if the random state is. Therefore a checkpoint's last file is its seal,
+written once the disk holds all others. A checkpoint without a seal does not count.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ OPTIMIZER = r"optimizer\.(pt|bin)|optimizer_\d+|global_step\d+"  # the last two 
 
 
 def step_of(directory: Path) -> int:
-    """N of a `checkpoint-N`, the optimizer steps before it; -1 for any other name."""
+    """Return N of a `checkpoint-N`, its optimizer step; -1 for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", directory.name)
     return int(match[1]) if match else -1
 
 
 def list_all(run: Path) -> list[Path]:
-    """A run's checkpoints, complete or not, the newest first."""
+    """List a run's checkpoints, complete or not, the newest first."""
     return sorted((path for path in run.glob("checkpoint-*") if step_of(path) >= 0), key=step_of, reverse=True)
 
 
@@ -33,7 +33,7 @@ def list_all(run: Path) -> list[Path]:
 
 
 def seal(directory: Path, world_size: int, **record: Any) -> None:
-    """Declare a checkpoint complete, once the disk holds all of it; the seal also holds the values of `record`."""
+    """Seal a checkpoint once the disk holds all of it; the seal also contains `record`."""
     for path in [*directory.rglob("*"), directory]:
         _flush(path)
     write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **record})
@@ -45,7 +45,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: whatever happens, it holds all of the text or what it held before."""
+    """Write a file atomically: it contains either all of the text or its old content."""
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("w", encoding="utf-8", errors="replace") as file:  # a lone surrogate cannot be encoded
@@ -54,30 +54,30 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     finally:
-        part.unlink(missing_ok=True)  # what a full disk has cut short
+        part.unlink(missing_ok=True)  # cut short by a full disk
     _flush(path.parent)
 
 
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems cannot for directories
+        with contextlib.suppress(OSError):  # some file systems cannot do this for directories
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def delete(directory: Path) -> None:
-    """Delete a checkpoint, its seal first: killed in between, half of one never counts."""
+    """Delete a checkpoint, its seal first, so that a kill in between leaves no sealed half."""
     (directory / SEAL).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def rotate(run: Path, keep: int | None, best: str | None = None) -> None:
-    """Delete all but the newest `keep` complete checkpoints and the best one; None keeps all.
+    """Delete all checkpoints but the newest `keep` complete ones and the best one; None keeps all.
 
-    transformers' own rotation also counts half-written checkpoints, and may keep one of a killed run instead of the
-    only complete one.
+    transformers' own rotation also counts incomplete checkpoints, and may keep one instead of the only complete
+    checkpoint.
     """
     complete = [path for path in list_all(run) if is_sealed(path)]
     for path in complete[keep:] if keep else ():
@@ -93,7 +93,7 @@ def is_sealed(directory: Path) -> bool:
 
 
 def read_seal(directory: Path) -> dict[str, Any]:
-    """A checkpoint's seal; empty where there is none that can be read."""
+    """Read a checkpoint's seal; {} if it is missing or broken."""
     try:
         sealed = json.loads((directory / SEAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -102,7 +102,7 @@ def read_seal(directory: Path) -> dict[str, Any]:
 
 
 def problem_with(directory: Path) -> str | None:
-    """The reason why a run cannot resume from this checkpoint; None where its files' names show none."""
+    """Return the reason why a run cannot resume from this checkpoint, judged by its files' names; None if it can."""
     if not directory.is_dir():
         return "there is no such directory"
     if step_of(directory) < 0:
@@ -120,7 +120,7 @@ def problem_with(directory: Path) -> str | None:
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that a run can resume from, and for each newer one a line with its problem."""
+    """Return the newest checkpoint that a run can resume from, and a line for each newer one with its problem."""
     skipped: list[str] = []
     for path in list_all(run):
         reason = problem_with(path)

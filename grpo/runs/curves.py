@@ -1,4 +1,4 @@
-"""The logged numbers of a run as curves over its optimizer steps."""
+"""Read the logged numbers of a run as curves over its optimizer steps."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
-# What TRL, transformers and this program log; any other number is a reward's own (TRL's log_metric)
+# Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
 OURS = re.compile(
     r"step|epoch|stage|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
     r"|num_input_tokens_seen|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
@@ -20,7 +20,7 @@ OURS = re.compile(
 
 @dataclass(frozen=True)
 class Curve:
-    """One number at the optimizer steps at which it was logged, and a band around it (`lows` … `highs`)."""
+    """A logged number by optimizer step, with a band around it (`lows` … `highs`)."""
 
     steps: list[int]
     values: list[float]
@@ -29,17 +29,17 @@ class Curve:
 
     @property
     def tenth(self) -> int:
-        """Logs in a tenth of the run, at least one."""
+        """The number of logs in a tenth of the run, at least one."""
         return max(1, len(self.values) // 10)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Means over the first and the last tenth of the run: single values jump."""
+        """Means over the first and the last tenth of the run, since single values jump."""
         return fmean(self.values[: self.tenth]), fmean(self.values[-self.tenth :])
 
     @property
     def window(self) -> int:
-        """Logs in the running mean that is drawn over a long run's noise; 1: none is."""
+        """The number of logs in the running mean that smooths a long run; 1: no smoothing."""
         return 2 * min(len(self.values) // 40, 50) + 1
 
     @property
@@ -50,7 +50,7 @@ class Curve:
 
 
 def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
-    """A curve of every logged number, by its key; the reward, the mean length and accuracies have a band."""
+    """Read a curve for each logged number, by key. The reward, the mean length and accuracies have a band."""
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
     for line in _with_seconds(_by_step(lines)):
         numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}
@@ -65,7 +65,7 @@ def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line for each logged step, in order: later values count, and a session's summary does not."""
+    """Merge the log into one line per step, in order. Later values win; a session's summary is skipped."""
     steps: dict[int, dict[str, Any]] = {}
     for line in lines:
         if "train_runtime" not in line:
@@ -74,7 +74,7 @@ def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_seconds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add `seconds`, the time of all optimizer steps since the log before; TRL logs the mean of one."""
+    """Add `seconds`, the time of all optimizer steps since the previous log; TRL logs their mean."""
     last = 0
     for line in lines:
         if line.get("step_time"):
@@ -84,7 +84,7 @@ def _with_seconds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_a_rewards_own(key: str) -> bool:
-    """True if a logged number is one that a reward logs by itself.
+    """True if a reward logged this number with `log_metric`.
 
     >>> is_a_rewards_own("share_of_dates"), is_a_rewards_own("rewards/int_reward_func/mean")
     (True, False)

@@ -1,4 +1,4 @@
-"""Choose and lock a run's directory, and choose the checkpoint that it resumes from."""
+"""Choose and lock a run's directory, and choose the checkpoint to resume from."""
 
 import contextlib
 import itertools
@@ -23,13 +23,13 @@ WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or dele
 def default_names(
     model_name_or_path: str, dataset_name: str, eval_only: bool = False, of_recipe: bool = False
 ) -> tuple[str, str]:
-    """Name a run after its model (family and size) and its data: `output_dir` and `run_name`, where they are unset.
+    """Return default values of `output_dir` and `run_name`, from the model's family and size and from the data.
 
-    The directory leaves out GSM8K, and data that a recipe of this repository brings. An evaluation alone has all of
-    the model's name.
+    The directory's name omits GSM8K, and data of a recipe in recipes/. With `eval_only` it has the model's full
+    name.
 
     Args:
-        of_recipe: whether a recipe of this repository brings the data.
+        of_recipe: True if the data is that of a recipe in recipes/.
 
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
@@ -40,19 +40,19 @@ def default_names(
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
-    # a run that starts from another one's model keeps its name, without that one's data and number
+    # a run from another run's model keeps that run's name, without data and number
     name = re.sub(r"(-GRPO(-.*)?)?$", "-GRPO", base, count=1)
     if family and size:
         name = f"{family}-{size[0].upper()}-GRPO"
     if eval_only:
         name = f"{base}-eval"
-    data = data_label(dataset_name)[:100]  # a file system takes 255 characters
+    data = data_label(dataset_name)[:100]  # file systems allow 255 characters
     run_name = f"{name}-{data}"
     return f"outputs/{name if eval_only or of_recipe or data == 'gsm8k' else run_name}", run_name
 
 
 def numbered(default_dir: str) -> Iterator[Path]:
-    """The directories that runs of this name take, one after the other: itself, `-2`, `-3`, …"""
+    """Yield the directories for runs of this name, in order: itself, `-2`, `-3`, …"""
     yield Path(default_dir)
     yield from (Path(f"{default_dir}-{number}") for number in itertools.count(2))
 
@@ -62,12 +62,12 @@ def holds_run(directory: Path) -> bool:
 
 
 def is_free(directory: Path) -> bool:
-    """True if no run is there, and none is about to be."""
+    """True if a directory neither contains a run nor is locked by one."""
     return not holds_run(directory) and not is_locked(directory)
 
 
 def newest_finished() -> Path | None:
-    """Of the finished runs under outputs/ the one that wrote its record last; None without one."""
+    """Return the finished run under outputs/ with the newest record; None without one."""
     runs = [path for path in Path("outputs").glob("*/run.json") if read_record(path.parent, "status") == "finished"]
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
@@ -76,14 +76,14 @@ def newest_finished() -> Path | None:
 
 
 class Claim(NamedTuple):
-    """The directory to write, the checkpoint to resume from (None: from the start), and notes for the user."""
+    """The output directory, the checkpoint to resume from (None: from the start), and notes for the user."""
 
     output_dir: str
     checkpoint: str | None = None
     notes: tuple[Check, ...] = ()
 
 
-# Another number of steps prolongs an experiment; anything else makes another one
+# Settings that only change an experiment's length
 LENGTHS = {"max_steps", "num_train_epochs"}
 
 
@@ -93,17 +93,17 @@ def claim(
     resume: str | None,
     differences: Callable[[Path], dict[str, str]] = lambda run: {},
 ) -> Claim:
-    """Choose the directory that a run writes, and what it resumes from; creates nothing.
+    """Choose a run's directory and the checkpoint to resume from. Creates nothing.
 
     Args:
-        output_dir: as the user set it; None: `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
+        output_dir: the user's setting; None: `default_dir`, or the next free `-2`, `-3`, … if that contains a run.
         resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
             the default name that is this experiment) or a checkpoint's directory.
-        differences: a run's differences from this experiment: a text for each setting or source.
+        differences: returns a run's differences from this experiment, a text for each setting or source.
     """
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
-    # the first that neither holds a run nor is about to
+    # the first free one
     free = Path(output_dir) if output_dir else next(filter(is_free, numbered(default_dir)))
     if resume == "auto":
         return _resume_newest(free if output_dir else _run_of_experiment(default_dir, differences))
@@ -113,7 +113,7 @@ def claim(
 
 
 def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str, str]]) -> Path:
-    """The last run of the default name that is this experiment, or else this experiment with another length."""
+    """Return the last run of the default name that is this experiment, or else this experiment with another length."""
     taken = itertools.takewhile(lambda path: not is_free(path), numbered(default_dir))
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
     same = [run for run, differ in runs.items() if differ.keys() <= LENGTHS]
@@ -127,7 +127,7 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
 
 
 def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
-    """Resume from this checkpoint: in its own run if it is the newest there, otherwise in another directory."""
+    """Resume from this checkpoint, in its own run if it is the newest there, otherwise in another directory."""
     if reason := checkpoints.problem_with(checkpoint):
         weights = f", or start a new run from its weights (--model_name_or_path {checkpoint})"
         raise UserError(
@@ -150,8 +150,8 @@ def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
 def _resume_newest(run: Path) -> Claim:
     """Resume from a run's newest complete checkpoint.
 
-    A run that was killed before it had one starts again as it had started: from the beginning, or from another run's
-    checkpoint. Any other run without a complete checkpoint is left as it is.
+    A run that was killed before its first checkpoint starts again: from the beginning, or from another run's
+    checkpoint if it began there. Any other run without a complete checkpoint is refused.
     """
     newest, skipped = checkpoints.newest(run)
     if newest is not None:
@@ -180,15 +180,15 @@ def _resume_newest(run: Path) -> Claim:
 
 @contextlib.contextmanager
 def locked(directory: Path, checkpoint: str | None = None, default_dir: str = "") -> Iterator[Path]:
-    """Make the directory, and let no other process write a run there meanwhile; the first process locks for all.
+    """Create the directory and lock it against other runs; the first process locks for all.
 
-    The system unlocks it when the process ends, however that happens. A new directory that is left without a run's
-    files is removed again.
+    The system releases the lock when the process ends, however it ends. A new directory that stays without a run's
+    files is removed.
 
     Args:
-        checkpoint: what the run resumes from, if anything.
-        default_dir: the default name that `directory` comes from. Where another process was faster, the run takes the
-            next free number instead, which is yielded.
+        checkpoint: the checkpoint to resume from, if any.
+        default_dir: the default name of `directory`. If another process was faster, the run takes the next free
+            number, which is yielded.
     """
     if not is_first_process():
         yield directory
@@ -217,7 +217,7 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
 
 
 def _lock(directory: Path) -> FileLock | None:
-    """Make and lock the directory; None where another process holds it for longer than a look at it takes."""
+    """Create and lock the directory; None if another process keeps holding the lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = FileLock(directory / LOCK)

@@ -1,7 +1,7 @@
-"""Read a run's directory. Whatever reports, compares or asks a run reads it here.
+"""Read a run's directory, for reports, comparisons and questions.
 
-A run can be read while it trains, after it was killed, or on another machine; a missing file is skipped. Results count
-only if they were measured at the run's present step: those of an earlier end are not this one's.
+A run can be read while it trains, after it was killed, or on another machine. Missing files are skipped. Results count
+only if they were measured at the run's current step, so results of an earlier end are ignored.
 """
 
 import json
@@ -20,7 +20,7 @@ from grpo.runs.checkpoints import SEAL
 from grpo.runs.curves import Curve, read_curves
 
 LOCK = "run.lock"
-# Settings of a run that a question to its model needs
+# Settings needed to ask a run's model
 SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
 
 
@@ -29,10 +29,10 @@ class RunFiles:
     """The contents of a run's directory.
 
     Attributes:
-        record: run.json; empty without one.
-        status: how the run ended, or running; killed only where its own machine knows that nothing writes it any more.
-        step: its optimizer steps so far.
-        curves: every logged number, by its key.
+        record: run.json; {} without one.
+        status: how the run ended, or running; killed only if its own machine knows that no process writes it.
+        step: optimizer steps so far.
+        curves: logged numbers by key.
         evaluations: eval_*.json by `before`, `after` and `only`.
         comparison: comparison.json.
         alarms: the lines of alarms.jsonl.
@@ -61,33 +61,33 @@ class RunFiles:
 
     @property
     def results(self) -> dict[str, results.Row]:
-        """The rows of its table, by the key in eval_*.json."""
+        """The rows of the results table, by the key in eval_*.json."""
         return results.rows(self.evaluations, self.comparison)
 
     @property
     def changes(self) -> list[str]:
-        """Changes by resumed sessions, in words: the settings in the record are those of the last session."""
+        """Settings changed by resumed sessions, in words; the record has the settings of the last session."""
         sessions = self.record.get("sessions") or []
         return [f"from step {s['from_step']} on: {', '.join(s['changed'])}" for s in sessions if "changed" in s]
 
     @property
     def resume(self) -> str | None:
-        """The command that resumes it; None without a checkpoint."""
+        """The command that resumes the run; None without a checkpoint."""
         return resume_command(self.directory) if any(self.directory.glob("checkpoint-*")) else None
 
     @property
     def earlier_ends(self) -> list[str]:
-        """Names of the directories with the results of earlier ends."""
+        """Names of the directories with results of earlier ends."""
         names = [path.name for path in self.directory.glob("_ended-at-step-*")]
         return sorted(names, key=lambda name: (len(name), name))
 
     def completions(self, when: str) -> list[dict[str, Any]]:
-        """The held-out questions of an evaluation with their completions; none if it does not count."""
+        """The held-out questions of an evaluation with their completions; [] if it does not count."""
         return read_lines(self.directory / f"completions_{when}.jsonl") if when in self.evaluations else []
 
 
 def read_run(run: Path) -> RunFiles:
-    """All files of a run; UserError where one is broken, or all are missing."""
+    """Read all files of a run. Raise UserError if one is broken, or if all are missing."""
     record, lines = read_object(run / "run.json"), read_lines(run / "metrics.jsonl")
     trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
     step = record["step"] if record.get("step") is not None else max(trained, default=0)
@@ -115,14 +115,14 @@ def _status(run: Path, record: dict[str, Any]) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The file's objects, one a line; none where there is no file."""
-    # not splitlines(): a completion may hold U+2028. After the last newline is what a killed run has half written
+    """Read a file with one JSON object per line; [] without a file."""
+    # not splitlines(): completions may contain U+2028. A killed run may leave half a line after the last newline
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
     return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The file's JSON object; empty where there is no file."""
+    """Read a file's JSON object; {} without a file."""
     return _object(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else {}
 
 
@@ -137,7 +137,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 
 def read_record(run: str | Path, *keys: str) -> Any:
-    """The value under these keys in the run's `run.json`; None where there is none, or the file is broken."""
+    """Return the value under these keys in `run.json`; None without it, or if the file is broken."""
     try:
         value: Any = read_object(Path(run) / "run.json")
         for key in keys:
@@ -148,7 +148,7 @@ def read_record(run: str | Path, *keys: str) -> Any:
 
 
 def resume_command(run: Path) -> str | None:
-    """The command in a run's record that resumes it, with the run's place now: its directory may have moved."""
+    """Return the command in a run's record that resumes it, with the directory's present path."""
     command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
     if not command or not then or Path(then).resolve() == run.resolve():
         return command
@@ -158,10 +158,10 @@ def resume_command(run: Path) -> str | None:
 
 
 def read_prompt(model: Path) -> dict[str, Any] | None:
-    """The `prompt`, `shots` and `settings` that a saved model was trained with; None where nothing records them.
+    """Return the `prompt`, `shots` and `settings` of a saved model's training; None if no file records them.
 
-    They are in the record of its directory (a run, a merged model), in a checkpoint's seal, or in the record of the
-    run around it (a checkpoint, an earlier end).
+    The record is in the model's directory (a run, a merged model), in a checkpoint's seal, or in the run around it (a
+    checkpoint, an earlier end).
     """
     for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
         try:
@@ -175,7 +175,7 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
 
 
 def is_locked(run: Path) -> bool:
-    """True if a process writes a run there now; also where this user may not try."""
+    """True if a process writes a run there now, or if this user may not test that."""
     if not (run / LOCK).exists():
         return False
     try:

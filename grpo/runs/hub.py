@@ -1,4 +1,4 @@
-"""Check access to the Hub before training, and upload a run after it.
+"""Check access to the Hub before training, and upload a run afterwards.
 
 python -m grpo publish RUN NAME
 """
@@ -20,19 +20,19 @@ from grpo.runs.checkpoints import write_json, write_text
 from grpo.runs.files import read_object, read_run
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
-# What is uploaded of a run: by their endings, files at its top alone, so no pickle, lock, checkpoint or source/
+# Uploaded files of a run, by extension: only at its top, so no pickle, lock, checkpoint or source/
 UPLOADED = {".safetensors", ".json", ".jinja", ".txt", ".model", ".py", ".md", ".jsonl", ".html", ".png"}
-PRIVATE = ("completions_*", "faults.jsonl", ".*")  # questions and completions among them
+PRIVATE = ("completions_*", "faults.jsonl", ".*")  # examples contain questions and completions
 TEXTS = ("README.md", "adapter_config.json", "comparison.json", "eval_*.json", "*.jsonl")  # they may name a path
 
 
 def asking() -> AbstractContextManager[None]:
-    """Before training, whatever the Hub or the network answers is one line."""
+    """Turn any error of the Hub or the network before training into one line."""
     return one_line("push_to_hub: the Hub refuses the model (", f"); {LOGIN}")
 
 
 def check(training: GRPOConfig) -> Check:
-    """A line of preflight's table: who pushes where; UserError where the Hub cannot be reached."""
+    """Report for preflight which user pushes to which repository. Raise UserError if the Hub cannot be reached."""
     with asking():
         user = HfApi().whoami()
     finding = f"{training.hub_model_id or training.output_dir}, as {user['name']}"
@@ -42,14 +42,14 @@ def check(training: GRPOConfig) -> Check:
 
 
 def push(trainer: GRPOTrainer) -> None:
-    """Publish a trainer's run, whose repository TRL has made."""
+    """Upload a trainer's run to the repository that TRL has created."""
     if trainer.is_world_process_zero():
         run, name = Path(str(trainer.args.output_dir)), str(trainer.hub_model_id)
         print(f"Uploaded to {publish(run, name, trainer.args.hub_revision)}")
 
 
 def publish(run: Path, name: str, revision: str | None = None) -> str:
-    """Upload what others may see of a run, or of a merged model, and return its address."""
+    """Upload the public files of a run or a merged model, and return the address."""
     if not any(run.glob("*.safetensors")):
         raise UserError(f"publish: {str(run)!r} holds no trained model; name a finished run")
     command = shlex.join(["python", "-m", "grpo", "publish", str(run), name])
@@ -66,7 +66,7 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
 
 
 def _copy_public(run: Path, folder: Path) -> None:
-    """Fill the folder with what is uploaded of a run: its report is drawn anew, without completions."""
+    """Copy the public files of a run to a folder, with a new report without completions."""
     for path in run.iterdir():
         if path.suffix not in UPLOADED or any(map(path.match, PRIVATE)):
             continue
@@ -83,7 +83,7 @@ def _copy_public(run: Path, folder: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m grpo publish`; its exit status."""
+    """Run `python -m grpo publish` and return its exit status."""
     parser = ArgumentParser(
         prog="python -m grpo publish", description="Upload a run to the Hub, without checkpoints and completions."
     )

@@ -1,4 +1,4 @@
-"""The section that a run appends to TRL's model card: results, data, rewards with their code, prompt, settings."""
+"""Append a section to TRL's model card: results, data, rewards with their code, prompt, settings."""
 
 import os
 import textwrap
@@ -14,10 +14,10 @@ from grpo.runs.results import HEADINGS
 
 
 def complete(directory: Path, step: int) -> None:
-    """Append what the run's files say to the card that TRL has written, `README.md`; none of its paths.
+    """Append results and settings of the run to TRL's model card, `README.md`, without paths of this machine.
 
     Args:
-        step: the optimizer step of the weights; the last log may be older or newer.
+        step: the optimizer step of the weights, which may differ from that of the last log.
     """
     run, card = read_run(directory), ModelCard.load(directory / "README.md")
     if (directory / "adapter_config.json").exists():
@@ -28,7 +28,7 @@ def complete(directory: Path, step: int) -> None:
 
 
 def _results(run: RunFiles) -> list[str]:
-    """The sentence and the table, as lines of Markdown."""
+    """Return the verdict and the table of results, as lines of Markdown."""
     if not run.evaluations:
         return []
     columns = [HEADINGS[when] for when in run.evaluations] + ["Change"] * (len(run.evaluations) == 2)
@@ -46,7 +46,7 @@ def _results(run: RunFiles) -> list[str]:
 
 
 def _training(run: RunFiles, step: int) -> list[str]:
-    """Model, data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
+    """Return model, data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
     settings, prompt = run.settings, run.record.get("prompt") or {}
     lines = ["## Training data and rewards", ""]
     if model := settings.get("model_name_or_path"):
@@ -69,7 +69,7 @@ def _training(run: RunFiles, step: int) -> list[str]:
 
 
 def _code(run: RunFiles) -> list[str]:
-    """The code of each reward, of a judge and of `prepare`, folded."""
+    """Return the code of each reward, of the judge and of `prepare`, folded."""
     code, lines = run.record.get("code") or {}, ["## Code", ""]
     for label, text in code.items():
         lines += ["<details>", f"<summary>{short_name(label)}</summary>", "", _indented(text), "", "</details>", ""]
@@ -77,7 +77,7 @@ def _code(run: RunFiles) -> list[str]:
 
 
 def _settings(run: RunFiles) -> list[str]:
-    """Every given setting and its source, folded."""
+    """Return each setting with its source, folded."""
     origin = run.record.get("origin") or {}
     rows = [f"| {key} | `{_public(run.settings.get(key))}` | {source} |" for key, source in origin.items()]
     head = ["## Settings", "", "<details>", "<summary>value, and source</summary>", "", "| | value | from |"]
@@ -85,11 +85,11 @@ def _settings(run: RunFiles) -> list[str]:
 
 
 def _public(value: Any) -> str:
-    """A setting's value in a cell: of a path on this machine only its name."""
+    """Format a setting's value for a cell; of a path on this machine only the last name."""
     is_path = isinstance(value, str) and (os.path.isabs(value) or os.path.exists(value))
     return " ".join(str(Path(value).name if is_path else value).replace("|", "\\|").split())
 
 
 def _indented(text: str) -> str:
-    """A block of code in Markdown that no text in it can end."""
+    """Indent a text as a code block, which no text in it can end."""
     return textwrap.indent(text.strip("\n"), "    ", lambda line: True)

@@ -1,4 +1,4 @@
-"""A run's record: `run.json`, lines of JSON, and the command that resumes it."""
+"""Write a run's record: `run.json`, files with lines of JSON, and the command that resumes it."""
 
 import contextlib
 import dataclasses
@@ -23,12 +23,12 @@ from grpo.runs import source
 from grpo.runs.checkpoints import step_of, write_json, write_text
 from grpo.runs.files import read_record
 
-# Results of an end, besides the model's files
+# Results of a finished run, besides the model's files
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
 
 def resume_command(output: Path, config: Config) -> str:
-    """The command that resumes the run in `output`; where a flag occurs twice, the last one counts."""
+    """Return the command that resumes the run in `output`. If a flag occurs twice, the last one counts."""
     resume, words = re.compile(r"--resume[_-]from[_-]checkpoint\b"), []
     for before, word in itertools.pairwise(["", *config.argv]):
         if not (resume.match(word) or (resume.match(before) and "=" not in before)):
@@ -36,13 +36,13 @@ def resume_command(output: Path, config: Config) -> str:
     if not any(re.match(r"--output[_-]dir\b", word) for word in words):
         words += ["--output_dir", str(output)]
     words += ["--resume_from_checkpoint", "auto"]
-    if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
+    if config.script.dataset_name == IN_MEMORY:  # rows passed from Python, which a command cannot do
         return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
     return f"{processes.launch()} {shlex.join([config.program, *words])}"
 
 
 def without_nan(value: Any) -> Any:
-    """The value with None for what JSON has no number for (NaN and infinities), at any depth."""
+    """Replace NaN and infinities by None at any depth, since JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -53,8 +53,8 @@ def without_nan(value: Any) -> Any:
 def start_record(directory: Path, config: Config, **values: Any) -> None:
     """Write `run.json` (settings, versions, hardware, commit, and these values) and `source/`.
 
-    A resumed run keeps the lines of metrics, alarms and faults up to its checkpoint, since later steps are logged
-    again, and sets aside the results of its last end. A run that starts keeps none.
+    A resumed run keeps metrics, alarms and faults up to its checkpoint, since later steps are logged again, and
+    sets aside earlier results. A new run starts with empty files.
     """
     directory.mkdir(parents=True, exist_ok=True)
     step, resumed = 0, None
@@ -97,19 +97,18 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
 
 
 def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
-    """Move the results of the run's last end to `_ended-at-step-N`: they are not this run's any more.
+    """Move the results of the run's last end to `_ended-at-step-N`.
 
-    The model's files are those that the checkpoint has, too. Killed in between, the run has fewer results, no false
-    one.
+    The model's files are also in the checkpoint. A kill in between leaves fewer results, never wrong ones.
     """
     weights = [path.name for path in run.glob("*.safetensors")]
     model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]
     names = [name for name in dict.fromkeys([*RESULTS, *weights, *sorted(model)]) if (run / name).exists()]
-    if not set(names) - {"README.md"}:  # a card alone is rewritten with each checkpoint
+    if not set(names) - {"README.md"}:  # a card without results is rewritten with each checkpoint
         return
     aside = run / f"_ended-at-step-{earlier.get('step', step_of(checkpoint))}"
     aside.mkdir(exist_ok=True)
-    kept = ("status", "step", "settings", "prompt", "shots")  # with which its model is asked, also elsewhere
+    kept = ("status", "step", "settings", "prompt", "shots")  # needed to ask its model, also elsewhere
     write_json(aside / "run.json", {key: earlier[key] for key in kept if key in earlier})
     for name in names:
         if (aside / name).is_dir():
@@ -118,7 +117,7 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 
 
 def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
-    """Replace the file by the earlier one's lines up to this step, without a session's summary."""
+    """Keep only the earlier file's lines up to this step, without a session's summary."""
     kept = []
     text = earlier.read_text(encoding="utf-8", errors="replace") if earlier and earlier.exists() else ""
     for line in text.split("\n"):
@@ -133,7 +132,7 @@ def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON object, after removing a line that was half-written when an earlier process was killed."""
+    """Append one JSON object, after removing half a line that a killed process may have left."""
     line = json.dumps(without_nan(record), ensure_ascii=False) + "\n"
     with path.open("ab+") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
@@ -142,12 +141,12 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def finish(directory: Path, status: str, seconds: float, step: int | None, planned: int = 0) -> None:
-    """Write to `run.json` how and at which optimizer step the run ended, and the seconds of all its sessions.
+    """Record in `run.json` how and at which optimizer step the run ended, and the seconds of all its sessions.
 
-    A session that was killed has no seconds. An evaluation alone has no step.
+    A killed session has no seconds. With `eval_only` there is no step.
 
     Args:
-        planned: optimizer steps of the whole run; 0 while they are unknown.
+        planned: optimizer steps of the whole run; 0 if unknown.
     """
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}

@@ -1,4 +1,4 @@
-"""A run directory → `report.html` and `curves.png`.
+"""Draw `report.html` and `curves.png` of a run.
 
 python -m grpo report RUN_DIR
 """
@@ -18,11 +18,11 @@ from grpo.runs.curves import is_a_rewards_own
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
 
-REFRESH = 30  # seconds between two versions of the page of a run that trains, at least
+REFRESH = 30  # least seconds between two versions of the page while a run trains
 
 
 def write(directory: Path) -> Path:
-    """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
+    """Write `report.html`, and `curves.png` if the run has trained. Return the report's path."""
     run = read_run(directory)
     if run.curves:
         charts.draw_curves(directory / "curves.png", run.curves, run.stages, _limits(run))
@@ -30,10 +30,10 @@ def write(directory: Path) -> Path:
 
 
 def refresh(directory: Path, steps: int = 0) -> str:
-    """Write `report.html` without `curves.png`: while its run of so many steps trains, the page reloads itself.
+    """Write `report.html` of a run with this many steps while it trains; the page reloads itself.
 
     Returns:
-        why it could not be written, empty if it was: no run ends for its report.
+        The reason why it could not be written, or "". A failing report does not end a run.
     """
     try:
         run = read_run(directory)
@@ -45,22 +45,22 @@ def refresh(directory: Path, steps: int = 0) -> str:
 
 
 def _limits(run: RunFiles) -> dict[str, float]:
-    """Limits by the key of their curve: a perfect answer's reward, and the norm that gradients are clipped to."""
+    """Return limits by the key of their curve: the reward of a perfect answer, and the norm for clipping."""
     perfect, names = run.record.get("perfect") or {}, run.settings.get("reward_funcs") or []
     limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
     if len(perfect) == len(names) > 0 and not run.stages:
         weights = run.settings.get("reward_weights") or [1.0] * len(names)
         limits["reward"] = sum(weight * value for weight, value in zip(weights, perfect.values(), strict=True))
     norm = run.settings.get("max_grad_norm") or 0
-    # a limit farther away would flatten the curve
+    # a distant limit would flatten the curve
     if "grad_norm" in run.curves and 0 < norm < 4 * max(run.curves["grad_norm"].values):
         limits["grad_norm"] = norm
     return limits
 
 
 def _examples(run: RunFiles) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """The questions that were fixed, broken and never right (leniently), as records before and after."""
-    # one that was killed while it was written has fewer
+    """Return fixed, broken and never right questions (by the lenient rule), as records before and after."""
+    # a kill while writing leaves fewer
     pairs = list(zip(run.completions("before"), run.completions("after"), strict=False))
     if not all("lenient" in record for pair in pairs for record in pair):
         return {}
@@ -82,7 +82,7 @@ def _duration(seconds: float) -> str:
 def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    page = Environment(loader=folder, **rules)  # it escapes: models write markup
+    page = Environment(loader=folder, **rules)  # escapes markup that models write
     page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     return page.get_template("report.html.j2")
 
@@ -91,7 +91,7 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
     values = {"run": run, "limits": _limits(run), "examples": _examples(run), "live": live, "headings": HEADINGS}
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
     path = run.directory / "report.html"
-    write_text(path, text + "\n")  # a browser may load the page while it is written
+    write_text(path, text + "\n")  # a browser may load the page at any moment
     return path
 
 

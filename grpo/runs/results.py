@@ -1,11 +1,11 @@
-"""The results of evaluations as rows of a table: for the console, the report, the card and `compare`."""
+"""Format the results of evaluations as rows of a table, for the console, the report, the card and `compare`."""
 
 from typing import Any, NamedTuple
 
 from grpo.core.text import short_name
 
-HEADINGS = {"before": "Before", "after": "After", "only": "Result"}  # an evaluation's name → its column's
-SHARES = {  # keys of eval_*.json, and the names of their rows
+HEADINGS = {"before": "Before", "after": "After", "only": "Result"}  # evaluation → heading of its column
+SHARES = {  # key in eval_*.json → name of its row
     "accuracy_lenient": "Accuracy, lenient",
     "accuracy_strict": "Accuracy, strict",
     "maj_k": "maj@k, sampled",
@@ -17,21 +17,21 @@ SHARES = {  # keys of eval_*.json, and the names of their rows
 
 
 class Cell(NamedTuple):
-    """A number as text, and its 95 % interval, or an empty text."""
+    """A number as text, and its 95 % interval as text, or ""."""
 
     value: str
     interval: str
 
 
 class Row(NamedTuple):
-    """One measure: a cell for each evaluation, and one for the change where there are two."""
+    """One measure: a cell for each evaluation, and one for the change if there are two."""
 
     name: str
     cells: list[Cell]
 
 
 def rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Row]:
-    """The rows of a table, by the key in eval_*.json; shares are in per cent."""
+    """Return the rows of a table, by the key in eval_*.json; shares in per cent."""
     summaries = list(evaluations.values())
     keys = dict.fromkeys(key for summary in summaries for key in summary)
     rewards = {key: short_name(key[7:]) for key in keys if key.startswith("reward_")}
@@ -52,14 +52,14 @@ def rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> 
 
 
 def _paired(comparison: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """The paired change of a measure in comparison.json."""
+    """Return the paired change of a measure in comparison.json."""
     if key.startswith("reward_"):
         return (comparison.get("rewards") or {}).get(key[7:])
     return comparison.get(key.removeprefix("accuracy_"))
 
 
 def _cell(summary: dict[str, Any], key: str, unit: int, places: str) -> Cell:
-    """A dash stands for a number that is not known."""
+    """Format a number with its interval; a dash if it is unknown."""
     numbers = [summary.get(key + end) for end in ("", "_low", "_high")]
     value, *ends = ["–" if item is None else format(unit * item, places).replace("-", "−") for item in numbers]
     varies = "–" not in ends and numbers[1] != numbers[2]

@@ -1,4 +1,4 @@
-"""Compare a run that resumes with the run that wrote its checkpoint: settings, data, processes, versions."""
+"""Compare a resumed run with the run that wrote its checkpoint: settings, data, processes, versions."""
 
 import hashlib
 import json
@@ -20,16 +20,16 @@ from grpo.runs.directory import LENGTHS
 from grpo.runs.files import read_record
 from grpo.runs.record import without_nan
 
-# Another value would change the meaning of the checkpoint's place in the data, or of its optimizer's state
+# Settings that the checkpoint's place in the data or its optimizer state depends on
 MUST_MATCH = (
     "model_name_or_path",
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
     *("num_generations", "num_iterations", "seed", "shuffle_dataset", "optim", "use_peft", "lora_r"),
     *("lora_target_modules", "dtype"),
 )
-# Which rows they mean is decided by the rows themselves; a file may have moved
+# Names of data, which may have moved: the rows themselves are compared
 DATA = ("dataset_name", "dataset_config", "dataset_split", "max_samples")
-# These decide what is shown, kept or measured, or how fast; they do not change what is learned
+# Settings that do not change what is learned: logging, files, measuring, speed
 MAY_CHANGE = (
     *DATA,
     *("output_dir", "run_name", "report_to", "project", "trackio_space_id", "resume_from_checkpoint", "dry_run"),
@@ -39,13 +39,13 @@ MAY_CHANGE = (
 MAY_CHANGE_PREFIXES = (
     *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb"),
 )
-# What every prompt holds: with another one, the rest of the training rows are other ones
+# Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
 
 def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
-    """Settings, sources, data and versions, for the seals of this run's checkpoints."""
-    # transformers warns of a tied head, which checkpoints hold once
+    """Return settings, sources, data and versions, for the seals of this run's checkpoints."""
+    # transformers warns of a tied head, which checkpoints store once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
@@ -64,7 +64,7 @@ def check_rows(checkpoint: str, rows: Dataset) -> None:
 
 
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
-    """The settings and sources in which a run is another experiment, each with a text for people."""
+    """Return the settings and sources that make a run another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
     then = checkpoints.read_seal(newest) if newest else read_record(run) or {}
     found = _in_words(changes(then, settings, decisive=True), other_sources(then, sources))
@@ -72,7 +72,7 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
 
 
 def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
-    """The changes that make a resumed run another experiment than the checkpoint's, in words; not its length."""
+    """Return, in words, the changes that make a resumed run another experiment; its length is not one."""
     sealed = checkpoints.read_seal(checkpoint)
     found = _in_words(changes(sealed, settings), other_sources(sealed, sources))
     return [text for label, text in found.items() if label not in LENGTHS]
@@ -84,13 +84,13 @@ def _in_words(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> di
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
-    """The sources that differ from those of a seal or a record; one that either of them lacks is not compared."""
+    """Return the sources that differ from those of a seal or record. Sources missing in either are not compared."""
     before = then.get("sources") or {}
     return without_rest(label for label in now if before.get(label, now[label]) != now[label])
 
 
 def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:
-    """A note for each difference from the checkpoint's run that changes what comes next.
+    """Return a note for each difference from the checkpoint's run that affects the rest of the run.
 
     Raises:
         UserError: a changed setting makes this checkpoint unusable.
@@ -132,10 +132,10 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
 
 
 def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = False) -> dict[str, tuple[Any, Any]]:
-    """Changed settings that change what is learned, by name: the value in a seal or a record, and the one now.
+    """Return changed settings that affect learning, by name: the value in a seal or record, and the current one.
 
     Args:
-        decisive: the data's names count, too, for a run whose rows are not compared.
+        decisive: True if names of data count, for runs whose rows are not compared.
     """
     then, now = sealed.get("settings") or {}, as_json(settings)
     return {
@@ -147,7 +147,7 @@ def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = F
 
 
 def _is_moved(then: Any, now: Any) -> bool:
-    """True if two settings name the same file or directory, by another path or before it was moved."""
+    """True if two settings name the same file or directory by different paths, or if it was moved."""
     if not (isinstance(then, str) and isinstance(now, str) and os.path.exists(now)):
         return False
     if os.path.exists(then):
@@ -156,7 +156,7 @@ def _is_moved(then: Any, now: Any) -> bool:
 
 
 def fingerprint(rows: Dataset, asked: str = "prompt") -> str:
-    """A hash of the prompts, or of another column, and the gold answers of rows, in their order."""
+    """Hash the prompts (or another column) and gold answers of rows, in order."""
     digest = hashlib.sha256()
     for pair in zip(rows[asked], rows["answer"], strict=True):
         digest.update(json.dumps(pair).encode())
@@ -164,7 +164,7 @@ def fingerprint(rows: Dataset, asked: str = "prompt") -> str:
 
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as they come back from a JSON file."""
+    """Return the settings as a JSON file would return them."""
     return json.loads(json.dumps(without_nan(settings), default=str))
 
 

@@ -1,7 +1,7 @@
-"""Lock a run's directory, keep its record, and end it with a readable line, whatever ends it.
+"""Lock a run's directory, keep its record, and end it with one readable line, whatever the cause.
 
-A signal, an alarm or faulty rewards end a run before its last step. While it trains, the end is requested here and
-comes at a rollout's boundary (training/stopping.py); at any other time a signal ends it at once.
+A signal, an alarm or faulty rewards end a run before its last step. During training the end is requested here and
+happens at the end of a rollout (training/stopping.py). At any other time a signal ends the run at once.
 """
 
 import contextlib
@@ -26,22 +26,22 @@ from grpo.core.settings import Config
 from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
 
-# Of people, of the system, of SLURM before a time limit, and of a terminal that is closed
+# Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
 EARLY = "ended early"
 
 
 class Run:
-    """A run's state, which its parts share: whether it trains, whether it is to end, and why.
+    """The shared state of a run: whether it trains, whether it must end, and why.
 
     Attributes:
-        output: its directory.
-        step, planned: the optimizer steps that are done, and those of the whole run (0 while they are unknown).
-        ending: how it is to end before its last step, as its record says it; empty while nothing asks for that.
-        status: the exit status that says so.
-        training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
-        signal: the number of the signal that this process has got, 0 for none.
+        output: the run's directory.
+        step, planned: completed optimizer steps, and steps of the whole run (0 if unknown).
+        ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
+        status: the exit status for `ending`.
+        training: True during optimizer steps, when a signal waits for the end of a rollout.
+        signal: the number of the signal that this process received, 0 for none.
     """
 
     def __init__(self, config: Config) -> None:
@@ -52,7 +52,7 @@ class Run:
         self.training = False
         self.signal = 0
         self._trained = self._recorded = False
-        self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
+        self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
 
     @property
@@ -60,23 +60,23 @@ class Run:
         return bool(self.ending)
 
     def request_stop(self, reason: str, status: int = STOPPED) -> None:
-        """End training at the next boundary; all processes request it alike. The first reason counts."""
+        """Request the end of training at the end of the rollout, in all processes alike. The first reason counts."""
         if not self.stopped:
             self.ending = f"{'stopped' if status == STOPPED else 'interrupted'} by {reason}"
             self.status = status
 
     def end_early(self) -> None:
-        """Note that training ends before its last step for a reason of somebody else, such as a callback."""
+        """Note that something else, such as a callback, ends training before its last step."""
         if not self.stopped:
             self.ending = EARLY
 
     @property
     def exit_status(self) -> int:
-        """The first process' exit status, for all of them: torchrun ends the others if one fails."""
+        """The first process' exit status in all processes, since torchrun kills the others if one fails."""
         return self.status if is_first_process() else 0
 
     def begin(self, **values: Any) -> None:
-        """Begin the run's record, which also has these values: prompt, data, rewards of a perfect completion."""
+        """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""
         say(f"Run: {self.config.training.run_name}, in {self.output}")
         if is_first_process():
             record.start_record(self.output, self.config, **values)
@@ -86,7 +86,7 @@ class Run:
         self.training, self._trained, self.planned = True, True, planned
 
     def end(self, status: str = "finished") -> None:
-        """Write how the run ended and the report, and say what to do next."""
+        """Record how the run ended, write the report, and print the next steps."""
         if self.stopped:
             status = self.ending
         if status == EARLY:
@@ -95,7 +95,7 @@ class Run:
             self._note(status)
             try:
                 written = report.write(self.output)
-            except UserError as error:  # a file that somebody has broken costs no result
+            except UserError as error:  # a broken file must not cost the results
                 written = self.output / "report.html"
                 say(f"note: no new report ({error})")
             complete = self._trained and not self.stopped
@@ -113,13 +113,13 @@ class Run:
     # What to do next
 
     def how_to_resume(self) -> str:
-        """The command that continues a run that has ended early."""
+        """Return the command that continues a run that ended early."""
         if not checkpoints.newest(self.output)[0]:
             return "There is no checkpoint to resume from"
         return f"To resume: {record.resume_command(self.output, self.config)}"
 
     def next_steps(self, written: Path) -> str:
-        """Next steps with a finished run, as commands to copy."""
+        """Return the next steps with a finished run, as commands to copy."""
         run, name, ask = shlex.quote(str(self.output)), shlex.quote(self.output.name), "python -m grpo ask"
         lines = ["Next:", f"  read the report  {written}", f'  ask the model    {ask} {run} "your question"']
         if not self.config.training.push_to_hub:
@@ -130,10 +130,10 @@ class Run:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Take SIGNALS: in training they ask for an end, otherwise they raise Interrupted.
+        """Handle SIGNALS: in training they request the end, at other times they raise Interrupted.
 
-        A second one acts as if nobody had taken the first. Ignored signals (nohup) stay ignored. Only a process's
-        main thread can take signals; elsewhere this does nothing.
+        A second signal has its usual effect. Ignored signals (nohup) stay ignored. Only the main thread of a process
+        can handle signals; elsewhere this does nothing.
         """
         with contextlib.suppress(ValueError):  # not the main thread
             for number in SIGNALS:
@@ -146,21 +146,21 @@ class Run:
                 signal.signal(taken, handler or signal.SIG_DFL)
 
     def _take(self, signum: int, frame: Any) -> None:
-        if os.getpid() != self._process:  # a data loader's worker, forked from it
-            if signum != signal.SIGINT:  # the terminal's is for its parent, which finishes the step with its help
+        if os.getpid() != self._process:  # in a data loader's worker, a fork of this process
+            if signum != signal.SIGINT:  # Ctrl-C is for its parent, which needs the worker to finish the step
                 signal.signal(signum, signal.SIG_DFL)
                 signal.raise_signal(signum)
             return
         launched = "TORCHELASTIC_RUN_ID" in os.environ
-        if launched and self._signalled:  # torchrun passes on what its processes have got, too
+        if launched and self._signalled:  # torchrun forwards signals that its processes already have
             return
         self._signalled = True
         for number, handler in self._taken.items() if not launched else ():
-            signal.signal(number, handler or signal.SIG_DFL)  # a second one acts as ever
+            signal.signal(number, handler or signal.SIG_DFL)  # a second signal has its usual effect
         if not self.training:
             raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
-        if is_first_process():  # print may be in the middle of a line of its own: write at once
+        if is_first_process():  # not print(), which may be in the middle of a line
             text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving"
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
             os.write(2, f"{text}\n".encode())
@@ -169,7 +169,7 @@ class Run:
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
-        """Record how the run broke off; what its traceback explains becomes one line, with how to resume."""
+        """Record how the run failed. Turn known exceptions into one line that includes how to resume."""
         try:
             yield
         except KeyboardInterrupt as error:
@@ -185,15 +185,15 @@ class Run:
 
     def _break_off(self, status: str) -> None:
         if self.training and sys.stderr.isatty():
-            print(file=sys.stderr)  # a line of its own, not the progress bar's
-        with contextlib.suppress(OSError, ValueError):  # there may be no room on the disk
+            print(file=sys.stderr)  # end the progress bar's line
+        with contextlib.suppress(OSError, ValueError):  # the disk may be full
             self._note(status)
         if self._trained and is_first_process():
-            report.refresh(self.output)  # the page says so, and no longer reloads itself
+            report.refresh(self.output)  # the page shows it, and stops reloading itself
 
     def _explanation(self, error: Exception) -> str:
         """Empty where it is none of these: a full device or disk, a lost process, a damaged checkpoint, a tracker."""
-        # what is full hides behind what the libraries in between make of it
+        # libraries wrap the exception of a full device or disk
         if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
         if any(map(is_disk_full, origins(error))):
@@ -214,7 +214,7 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
-    """Lock the run's directory, take signals, make errors readable."""
+    """Lock the run's directory, handle signals, and make errors readable."""
     with contextlib.ExitStack() as stack:
         output, refusal = config.output, ""
         try:
@@ -222,7 +222,7 @@ def open_run(config: Config) -> Iterator[Run]:
             output = stack.enter_context(lock)
         except UserError as error:
             refusal = str(error)
-        output, refusal = broadcast_object_list([output, refusal])  # the first process', which locks for all
+        output, refusal = broadcast_object_list([output, refusal])  # chosen by the first process, which locks for all
         if refusal:
             raise UserError(refusal)
         if output != config.output:  # another run was faster

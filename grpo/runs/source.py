@@ -1,6 +1,6 @@
-"""The code of a run, as part of its record: the script, the user's files that its functions come from, the recipe.
+"""Save the code of a run: the script, the user's files that it uses, and the recipe.
 
-It is read at the run's start. Whoever edits a file meanwhile changes the next run.
+The code is read at the start, so edits during the run do not appear in it.
 """
 
 import inspect
@@ -21,13 +21,13 @@ Files = dict[str, bytes]  # name → content
 
 
 def _holder(function: Callable[..., Any]) -> Any:
-    """The function or class that holds the code: without bound parameters, and of an object its class."""
+    """Return the function or class with the code: without bound parameters, and an object's class."""
     function = innermost(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 
 
 def code_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    """The source of each of the user's functions and of those in rewards.py, by label; TRL's have none."""
+    """Return the source of each function of the user and of rewards.py, by label; TRL's are omitted."""
     code = {}
     for label, function in functions.items():
         try:
@@ -39,10 +39,10 @@ def code_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
 
 
 def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Path | None) -> Files:
-    """The script, rewards.py, the recipe, and the user's files that the script and the functions use, by name.
+    """Read the script, rewards.py, the recipe, and the user's files that script and functions use, by name.
 
-    Files used are those in the folders of the script and of the functions, and below: no library that is installed
-    from a folder of its own.
+    Only files in or below the folders of the script and the functions count, so that libraries installed from a
+    folder do not.
     """
     modules = [module for module in list(sys.modules.values()) if _file_of(module) == script.resolve()][:1]
     modules += filter(None, (inspect.getmodule(_holder(function)) for function in functions))
@@ -59,26 +59,26 @@ def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Pa
 
 
 def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, None]) -> None:
-    """Add a module's file and those of the modules that it imports from, as far as they are the user's."""
+    """Add a module's file and those of modules that it imports from, if they are the user's."""
     path = _file_of(module)
     if path is None or path in used or is_of_a_library(str(path)) or not any(map(path.is_relative_to, folders)):
         return
     used[path] = None
     for value in list(vars(module).values()):
-        home = getattr(_holder(value), "__module__", None)  # methods of built-in types have none
+        home = getattr(_holder(value), "__module__", None)  # methods of built-in types have no module
         origin = value if isinstance(value, ModuleType) else sys.modules.get(str(home))
         if origin is not None:
             _add_files(origin, folders, used)
 
 
 def _file_of(module: ModuleType) -> Path | None:
-    """The file of a module; None for what is built in, or a notebook."""
+    """Return a module's file; None for built-in modules and notebooks."""
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
 
 
 def write(run: Path, files: Files) -> None:
-    """Write `source/` at once: a run may be killed at any moment."""
+    """Write `source/` atomically, since a run may be killed at any moment."""
     folder, part = run / FOLDER, run / f".{FOLDER}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()

@@ -1,4 +1,4 @@
-"""Check the trackers of a run before it starts; transformers' callbacks log to them."""
+"""Check a run's trackers before it starts. transformers' callbacks log to them."""
 
 import os
 from typing import Any
@@ -15,10 +15,10 @@ WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to 
 
 
 def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
-    """Turn `report_to` into a list of usable trackers, in place; a note for each that is missing or goes offline.
+    """Reduce `report_to` to a list of usable trackers, in place. Return a note for each missing or offline one.
 
     Args:
-        asked: the command line names them, so that a missing one is a mistake; otherwise it is dropped.
+        asked: True if the command line names them: then a missing one is an error, otherwise it is dropped.
     """
     names = [name.strip() for name in (settings["report_to"] or "none").split(",")]
     notes, usable = list[Check](), []
@@ -40,22 +40,22 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
 
 
 def _logged_in_to_wandb() -> bool:
-    import wandb  # which need not be installed
+    import wandb  # optional package
 
-    if wandb.run is not None:  # a run that the user has begun, which transformers logs to
+    if wandb.run is not None:  # a run begun by the user, to which transformers logs
         return True
     try:
         return wandb.login(prompt=False, verify=False)
     except wandb.errors.Error as error:
         raise UserError(f"report_to: W&B refuses its key ({error}); wandb login, or --report_to none") from None
     finally:
-        wandb.teardown()  # login has read the environment for good; the next use reads it again
+        wandb.teardown()  # login has cached the environment; the next use must read it again
 
 
 def start(training: GRPOConfig) -> None:
-    """Begin SwanLab's run: transformers 5.24 asks whether there is one, at which swanlab 0.10 raises if not."""
+    """Begin SwanLab's run, since swanlab 0.10 raises when transformers 5.24 asks whether one exists."""
     if "swanlab" in (training.report_to or []) and is_first_process():
-        import swanlab  # which need not be installed
+        import swanlab  # optional package
 
         remedy = "export SWANLAB_API_KEY or SWANLAB_MODE=offline, or use --report_to none"
         with one_line("report_to: ", f"; {remedy}", kinds=(RuntimeError,)):

@@ -1,4 +1,4 @@
-"""The task of a run: its questions, the place of an answer in a completion, and the rule for right answers."""
+"""The task of a run: prompts, how answers are extracted from completions, and the rule for right answers."""
 
 from grpo.task.answers import extract_answer, is_right, last_number
 from grpo.task.prompts import PromptFormat

@@ -1,7 +1,7 @@
-"""Find the answer in a text, and the lenient rule: whether it is the gold answer, however it is written.
+"""Extract the answer from a text, and decide by the lenient rule whether it is right, however it is written.
 
 Numbers are compared exactly (numbers.py), formulas by their values (formulas.py), all else as text. Two different
-answers ("72 or 71") are none. A judgement depends on the texts alone: no clock, no signal, any thread.
+answers ("72 or 71") are wrong. A verdict depends only on the texts, without timeouts or signals, in any thread.
 """
 
 import functools
@@ -25,7 +25,7 @@ from grpo.task.numbers import (
 from grpo.task.writing import clean
 from rewards import extract_xml_answer
 
-# Where an answer is; or a template such as "Final: {answer}"
+# Named answer patterns; a template such as "Final: {answer}" works, too
 ANSWER_PATTERNS = ("xml", "boxed", "hash", "final", "text")
 
 # --- Extraction ---------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ _FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3}
 
 
 def extract_answer(text: str, pattern: str = "xml") -> str:
-    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
+    r"""Extract the answer from a completion or gold solution, stripped; the whole text if the mark is missing.
 
     Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
     the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
@@ -55,7 +55,7 @@ def extract_answer(text: str, pattern: str = "xml") -> str:
 
 
 def find_answer(text: str, pattern: str) -> str | None:
-    """The answer as `extract_answer` has it; None where the mark is missing."""
+    """Extract the answer like `extract_answer`; None if the mark is missing."""
     check_pattern(pattern)
     if pattern == "text":
         return text.strip()
@@ -64,23 +64,23 @@ def find_answer(text: str, pattern: str) -> str | None:
     if pattern == "hash":
         _, mark, rest = text.rpartition("####")
         answer = _first_line(rest)
-        # the comma of (1, 200) and the dollars of a formula have a meaning
+        # keep the comma of (1, 200) and the dollars of a formula
         if not re.search(r"[\\({[]", answer):
             answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
         return answer if mark else None
     if pattern == "final":
         *_, end = 0, *(mark.end() for mark in _FINAL.finditer(text))
-        line = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", _first_line(text[end:]))[0]  # a remark after a number is none
+        line = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", _first_line(text[end:]))[0]  # drop a remark after a number
         return without_marks(line) if end else None
     before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
     _, mark, rest = text.rpartition(before.strip())
-    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop in 3.5. closes nothing
+    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop of 3.5. is part of the number
     answer = re.split(closing, rest, maxsplit=1)[0].strip() if after.strip() else _first_line(rest)
     return answer if mark else None
 
 
 def last_marked(text: str) -> str | None:
-    """The answer of the last mark in a text, whatever its kind; None without a mark.
+    """Extract the answer at the last mark of any kind; None without a mark.
 
     >>> last_marked("So <answer>42</answer>. No. Answer: 41"), last_marked("#### 41, no: <answer>42</answer>")
     ('41', '42')
@@ -109,7 +109,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def without_marks(answer: str) -> str:
-    """An answer without spaces, bold type, dollar delimiters and a full stop around it.
+    """Strip spaces, bold type, dollar delimiters and a full stop from an answer.
 
     >>> [without_marks(answer) for answer in ("**72**.", "$x + 1$.", "$5", "9 a.m.")]
     ['72', 'x + 1', '$5', '9 a.m.']
@@ -124,7 +124,7 @@ def _first_line(text: str) -> str:
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """The start, the end and the text of each box that is closed, in the order of their starts."""
+    """Yield start, end and text of each closed box, in the order of their starts."""
     opened: list[re.Match[str]] = []
     boxes = []
     for brace in _BRACES.finditer(text):
@@ -134,7 +134,7 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
                 boxes.append((opening.start(), brace.end(), text[opening.end() : brace.start()].strip()))
         elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
             opened.append(brace)
-    # `\boxed 5`, as some of MATH's rows
+    # `\boxed 5`, as in some rows of MATH
     bare = re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)
     return sorted([*boxes, *((box.start(), box.end(), box[1]) for box in bare)])
 
@@ -155,7 +155,7 @@ def _last_box(text: str) -> str | None:
 
 # --- The lenient rule ---------------------------------------------------------------------------------------------
 
-MAX_TEXT = 10_000  # characters at the end of a text that are searched
+MAX_TEXT = 10_000  # only this many characters at the end of a text are searched
 
 # What comes before a conclusion, and what ends it
 _SAID = re.compile(r"(?i)\b(?:is|are|at|equals|answer|option|choice)\b:?\s|:\s")
@@ -236,11 +236,11 @@ _ADJUNCT = re.compile(r"(?<=[a-z])\s+after\s+[0-9]+\s+(?:second|minute|hour|day|
 
 
 def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
-    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written. Never raises.
+    r"""The lenient rule: True if the answer equals the gold answer, however it is written. Never raises.
 
-    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
-    so is what has its value. The answer is where the pattern has it, else where the last mark of any kind is (a box,
-    "Answer:", ####, tags), else what the text concludes. Two different answers are none.
+    The same text is right up to case, spaces and a final full stop. If the gold answer is a number or mathematics, any
+    text with the same value is right. The answer is taken from the pattern's mark, else from the last mark of any kind
+    (a box, "Answer:", ####, tags), else from the conclusion of the text. Two different answers are wrong.
 
     >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
     (True, True, False)
@@ -252,12 +252,12 @@ def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
 
 
 def same_answer(answer: str, gold: str, text: str = "") -> bool:
-    r"""The lenient rule for an extracted answer. Never raises.
+    r"""Apply the lenient rule to an extracted answer. Never raises.
 
     Args:
-        answer: a number or formula, or a sentence that ends with it; if it marks its own answer, that counts.
+        answer: a number or formula, or a sentence that ends with one. A mark inside it counts.
         gold: the gold answer.
-        text: the whole completion, whose last number counts where the answer has none.
+        text: the whole completion; its last number counts if the answer has none.
 
     >>> same_answer("so it is $1,000.", "1000"), same_answer("72 or 71", "72"), same_answer("Paris.", "paris")
     (True, False, True)
@@ -305,7 +305,7 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
 
 
 def _same_unit(answer: str, gold: str) -> bool:
-    """True unless both have units, which differ."""
+    """True unless both have a unit and the units differ."""
     one, other = (split_unit(re.sub(r"\$|\\[()\[\]]", "", text))[1] for text in (answer, gold))
     if one == "degree" and not other and r"\pi" in gold:
         return False
@@ -314,7 +314,7 @@ def _same_unit(answer: str, gold: str) -> bool:
 
 @functools.lru_cache(maxsize=2**14)
 def kind_of(gold: str) -> str:
-    r"""The kind of comparison that a gold answer takes: number, mathematics or text.
+    r"""Return how a gold answer is compared: as number, mathematics or text.
 
     >>> [kind_of(gold) for gold in ("1,000", "5 cm", r"\frac{1}{2}", r"3\sqrt{2}", "(1,2)", "12:30", "Paris")]
     ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
@@ -328,7 +328,7 @@ def kind_of(gold: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A clean text for comparison: without case, spaces that mean nothing, quotes and a final full stop.
+    """Normalize a clean text for comparison: no case, redundant spaces, quotes or final full stop.
 
     >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day")
     ('new york', '(1,2)', '9 am', 'mon day')
@@ -353,7 +353,7 @@ _LETTERS = re.compile(r"(?:both )?(?:[a-z]|\([a-z]\))(?:(?:[,&\s]|and)+(?:[a-z]|
 
 
 def _same_text(answer: str, gold: str) -> bool:
-    """True if an answer is the gold text, concludes with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
+    """True if an answer is the gold text, ends with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
     wanted = plain(gold)
     letter = re.fullmatch(r"[(\[]?([a-z])[).\]]?", wanted)
     for said in map(plain, (answer, _said(answer).split(". ")[0])):
@@ -376,13 +376,13 @@ def _same_text(answer: str, gold: str) -> bool:
 
 
 def _said(text: str) -> str:
-    """What a text says after its last "is" or colon; nothing where it denies that."""
+    """Return the text after the last "is" or colon; nothing if the text denies it."""
     said = _SAID.split(text)[-1]
     return "" if _BEFORE.search(text[: len(text) - len(said)][-40:]) else said
 
 
 def _concluded(answer: str) -> Iterator[str]:
-    """The possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
+    """Yield possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
     end = answer[-500:]
     yield _CLAUSE.split(_said(end), maxsplit=1)[0].strip(" .$")
     formulas = [part for part in _DELIMITED.finditer(end) if not _BEFORE.search(end[: part.start()])][-2:]
@@ -392,7 +392,7 @@ def _concluded(answer: str) -> Iterator[str]:
 
 
 def _last_number(text: str) -> Number | None:
-    """The number that a clean text ends with; None if it ends with two, `72 or 71`, or in a formula."""
+    """Return the number at the end of a clean text; None if it ends with two, `72 or 71`, or in a formula."""
     text = with_slashes(_ADJUNCT.sub("", text[-500:]))
     text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
     powers = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", lambda power: " " * len(power[0]), text)  # 72 cm^2 is 72
@@ -414,7 +414,7 @@ def _last_number(text: str) -> Number | None:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The value of the number that a text ends with; None without one, and where it ends with two.
+    """Return the value of the number at the end of a text; None without one, or if the text ends with two.
 
     >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("72 or 71")
     (Fraction(2001, 2), None, Fraction(-5, 1), None)

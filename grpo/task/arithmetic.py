@@ -1,4 +1,4 @@
-"""Arithmetic in a text: the exact value of an expression, and the lines that the step-verified reward pays for."""
+"""Arithmetic in a text: exact values of expressions, and the lines that count for `step_verified_reward_func`."""
 
 import ast
 import itertools
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-MAX_EXPRESSION = 100  # characters of an expression, which also bounds its depth
-MAX_LINE, MAX_LINES = 500, 64  # characters, and lines with an equals sign in one text: more are not read
+MAX_EXPRESSION = 100  # most characters of an expression; this also bounds its depth
+MAX_LINE, MAX_LINES = 500, 64  # most characters of a line, and lines with an equals sign in a text
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")  # GSM8K's calculator: 48/2 = <<48/2=24>>24
@@ -28,9 +28,9 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+")
 
 
 def value(expression: str) -> Fraction | None:
-    """The exact value of an expression; None if it has none or contains anything but numbers, `+ - * /`, brackets.
+    """Compute an expression exactly; None without a value, or if it has more than numbers, `+ - * /` and brackets.
 
-    Nothing is executed: Python only parses the text.
+    Python only parses the text; nothing is executed.
 
     >>> value("8 / (3 - 8 / 3)"), value("0.1 + 0.2"), value("2 ** 9"), value("1 / (2 - 2)"), value("__import__('os')")
     (Fraction(24, 1), Fraction(3, 10), None, None, None)
@@ -41,14 +41,14 @@ def value(expression: str) -> Fraction | None:
     expression = re.sub(r"(?<![0-9.])0+(?=[0-9])", "", expression)  # Python refuses 007
     try:
         return _value(ast.parse(expression, mode="eval").body, expression)
-    except (SyntaxError, ZeroDivisionError, KeyError):  # KeyError: an operation such as ** that is not allowed
+    except (SyntaxError, ZeroDivisionError, KeyError):  # KeyError: another operation, such as **
         return None
 
 
 def _value(node: ast.expr, expression: str) -> Fraction:
     match node:
         case ast.Constant(value=int() | float()):
-            return Fraction(ast.get_source_segment(expression, node) or "")  # as it is written, not as a float
+            return Fraction(ast.get_source_segment(expression, node) or "")  # the number as written, not as a float
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, expression)
         case ast.BinOp(left=left, op=sign, right=right):
@@ -57,7 +57,7 @@ def _value(node: ast.expr, expression: str) -> Fraction:
 
 
 def equations(line: str) -> list[tuple[str, str]]:
-    """Both sides of each equation in a line, an expression of numbers on the left; others are skipped.
+    """Return both sides of each equation in a line with an expression of numbers on the left.
 
     >>> equations("So 48 / 2 = <<48/2=24>>24 clips, and 24 + $1,000 = 1,024."), equations("2x + 3 = 9")
     ([('48/2', '24'), ('48/2', '24'), ('24+1000', '1024')], [])
@@ -76,16 +76,16 @@ def equations(line: str) -> list[tuple[str, str]]:
 
 
 def is_verified(line: str) -> bool:
-    """True if a line that is not too long computes something, and nothing falsely. 10 / 3 is not 3.33."""
+    """True if a line has an equation, all its equations are true, and it is not too long. 10 / 3 is not 3.33."""
     pairs = equations(line) if len(line) <= MAX_LINE else []
     computes = any(_OPERATOR.search(left) for left, _ in pairs)
     return computes and all(value(left) == value(right) is not None for left, right in pairs)
 
 
 def verified_lines(reasoning: str, question: str | None = None) -> Iterator[str]:
-    """The verified lines that add a new equation.
+    """Return the verified lines that have a new equation.
 
-    If the question is known, a line must also use one of its numbers, or of the verified lines before it.
+    With a question, a line must also use one of its numbers, or one of an earlier verified line.
 
     >>> list(verified_lines("1 + 1 = 2\\n3 * 4 = 12\\n3*4 = 12.0\\n12 - 7 = 5", "4 a day?"))
     ['3 * 4 = 12', '12 - 7 = 5']

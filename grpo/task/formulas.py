@@ -1,8 +1,8 @@
-r"""The meaning of short formulas, in LaTeX or as people type them, and whether two of them mean the same.
+r"""Parse short formulas, in LaTeX or as people type them, and decide whether two are equal.
 
-Tuples, sets, intervals, matrices and equations are taken apart here; math-verify's parser reads the expressions in
-them, which are computed at three points instead of being simplified: exactly, as fractions, or, where roots and
-functions need it, to 60 and to 120 digits. No tolerance decides: what is equal differs less with more digits.
+This module splits tuples, sets, intervals, matrices and equations; math-verify's parser reads the expressions in them.
+Expressions are computed at three points, not simplified: exactly as fractions or, for roots and functions, to 60 and
+to 120 digits. There is no tolerance: with more digits, the difference of equal values shrinks.
 """
 
 import functools
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from grpo.task.numbers import MAX_LENGTH, Number, joined, read_number, split_unit, without_unit
 
-MAX_EXPRESSION = 100  # characters; longer is not read
-# As both sympy and mpmath call them
+MAX_EXPRESSION = 100  # most characters of a formula
+# Functions with the same name in sympy and mpmath
 FUNCTIONS = {"exp", "sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
-LARGEST = 1e55  # of two values that are compared to 60 digits
-MAX_BITS, MAX_ARGUMENT = 10**5, 10**6  # of an exact power; and what functions are computed of
+LARGEST = 1e55  # largest difference of equal values, to 60 digits
+MAX_BITS, MAX_ARGUMENT = 10**5, 10**6  # bounds: exponents of exact powers, and arguments of functions
 
 # --- Formulas -----------------------------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ Value = Fraction | Inexact
 
 
 class Expression(NamedTuple):
-    """An expression by its values at three points, which are the same for all."""
+    """An expression, given by its values at three points that are the same for all expressions."""
 
     values: tuple[Value, ...]
 
@@ -37,7 +37,7 @@ class Expression(NamedTuple):
 class Several(NamedTuple):
     """The parts of a tuple, an interval, a set, a list, a union, a matrix or a relation; infinity has none."""
 
-    kind: str  # both brackets, or another sign; empty for a list
+    kind: str  # both brackets, or a sign; empty for a list
     parts: tuple["Meaning | None", ...] = ()
 
 
@@ -50,7 +50,7 @@ class Equation(NamedTuple):
 
 
 class Either(NamedTuple):
-    """A text that people read in two ways: 1,5 and 2 and 3/8."""
+    """A text with two meanings, such as 1,5 or 2 and 3/8."""
 
     readings: tuple["Meaning | None", ...]
 
@@ -80,13 +80,13 @@ _TOO_LARGE = re.compile(  # for the parser: deep brackets, |x||x||x|, towers of 
 
 
 def is_formula(text: str) -> bool:
-    """True if a clean text is short and has no words but a unit's."""
+    """True if a clean text is short and has no words except a unit."""
     return 0 < len(text) <= MAX_LENGTH and not _PROSE.search(_COMMANDS.sub(",", without_unit(text)))
 
 
 @functools.lru_cache(maxsize=2**14)  # the same answers come again and again in a group
 def read(text: str) -> Meaning | None:
-    """The meaning of a clean formula, with a unit or without; None for anything else."""
+    """Parse a clean formula, with or without a unit; None if it is not a formula."""
     text = re.sub(r"\$|\\[()\[\]]", "", text.split("≈")[0]).strip().rstrip(" .")
     if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)\b", text):
         text = re.sub(r"([0-9.]+)\s{0,9}degrees\b", r"(\1\\pi/180)", text)
@@ -116,7 +116,7 @@ def read(text: str) -> Meaning | None:
         text = outward[1].replace("]", "(") + outward[2] + outward[3].replace("[", ")")
     if len(parts := _split(text)) > 1:
         several = _list([read(part) for part in parts])
-        if alternatives and isinstance(several, Several):  # 3 or 4 is no point, and x = 3 or y = 4 nothing at all
+        if alternatives and isinstance(several, Several):  # 3 or 4 is not a point, and x = 3 or y = 4 has no meaning
             return None if several.kind.startswith("named") else several._replace(kind="{}")
         return several
     if _RELATION.search(text):
@@ -136,7 +136,7 @@ def read(text: str) -> Meaning | None:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas or semicolons that are in no bracket."""
+    """Split a text at commas and semicolons outside of brackets."""
     parts, depth = [""], 0
     for piece in re.split(r"([()\[\]{},;])", text):
         if piece in (",", ";") and depth == 0:
@@ -148,7 +148,7 @@ def _split(text: str) -> list[str]:
 
 
 def _list(parts: list[Meaning | None]) -> Meaning | None:
-    """A list; x = 1, x = 2 are 1, 2, and y = 2, x = 1 is (1, 2), but 1/2, 0.5 is 1/2."""
+    """Build a list. x = 1, x = 2 becomes 1, 2; y = 2, x = 1 becomes (1, 2); 1/2, 0.5 becomes 1/2."""
     if all(same(parts[0], part) for part in parts[1:]):
         return parts[0]
     named = [part for part in parts if isinstance(part, Equation) and part.name]
@@ -159,7 +159,7 @@ def _list(parts: list[Meaning | None]) -> Meaning | None:
 
 
 def _matrix(rows: list[list[str]]) -> Several:
-    """A matrix by its rows; one row or column is also a tuple."""
+    """Build a matrix from its rows; a single row or column is also a tuple."""
     if len(rows) == 1 or all(len(row) == 1 for row in rows):
         return Several(
             "row" if len(rows) == 1 else "column", tuple(read(cell.strip()) for row in rows for cell in row)
@@ -168,7 +168,7 @@ def _matrix(rows: list[list[str]]) -> Several:
 
 
 def _relation(pieces: list[str]) -> Several:
-    """x < 3 and 1 <= x < 3 as the intervals that they are; others with their signs."""
+    """Turn x < 3 and 1 <= x < 3 into intervals; keep other relations with their signs."""
     sides, signs = [piece.strip() for piece in pieces[::2]], pieces[1::2]
     if signs[0].startswith(">"):
         sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
@@ -185,12 +185,12 @@ def _relation(pieces: list[str]) -> Several:
 
 
 def _equation(sides: list[str]) -> Meaning | None:
-    """The value of sides that are equal, as in 48 + 24 = 72; else an equation."""
+    """Return the common value of equal sides, as in 48 + 24 = 72; else an equation."""
     name = next((side for side in (sides[0], sides[-1]) if _NAME.fullmatch(side)), "")
     if name.startswith("(") and (order := re.findall("[a-z]", name)) != sorted(order):
         return None  # (y, x) = (2, 3) is the point (3, 2)
     if not name and not _VARIABLE.search(sides[0]) and read(sides[0]) is None:
-        name = sides[0]  # what is not computed, such as \gcd(4,6)
+        name = sides[0]  # an expression that is not computed, such as \gcd(4,6)
     values = [read(side) for side in sides if side != name]
     if values and all(same(values[0], value) for value in values[1:]):
         return Equation((sides[0], sides[-1]), name, values[0]) if name else values[0]
@@ -205,7 +205,7 @@ _SPELLING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
         re.compile(r"(?<![0-9])([0-9]+)/([0-9]+)(?=\s?(?:[A-Za-z(]|\\pi|\\sqrt))"),
         r"\\frac{\1}{\2}",
     ),  # 1/2x is half of x
-    (  # the parser would make a double of it
+    (  # the parser would turn it into a double
         re.compile(r"([0-9]*)\.([0-9]+)"),
         lambda decimal: rf"{{\frac{{{int(decimal[1] + decimal[2])}}}{{{10 ** len(decimal[2])}}}}}",
     ),
@@ -219,16 +219,16 @@ _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")  # names, but no commands
 
 
 def both_cases(text: str) -> bool:
-    """True if a formula has a letter in both cases, so that they are two variables; else X is x."""
+    """True if a formula has a letter in both cases: then they are two variables, otherwise X is x."""
     letters = set("".join(_LETTER.findall(text)))
     return any(letter.upper() in letters for letter in letters if letter.islower())
 
 
 def _expression(text: str) -> Expression | None:
-    """The values of an expression that math-verify's parser reads; None for what it cannot, or what is too large."""
+    """Compute an expression that math-verify's parser reads; None if it cannot read it, or if a value is too large."""
     if len(text) > MAX_EXPRESSION or _TOO_LARGE.search(text) or re.search(r"\\(?:gcd|lcm)[^A-Za-z]*[a-z]", text):
         return None  # the parser takes variables for coprime
-    # here: it takes seconds, and plain numbers do without
+    # here: the import takes seconds, and plain numbers do not need it
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
     if not both_cases(text):
@@ -238,16 +238,16 @@ def _expression(text: str) -> Expression | None:
     case = ConversionConfig(lowercase_symbols=False)
     try:
         parsed = latex2sympy(text, normalization_config=None, conversion_config=case)
-    except Exception:  # the parser raises plain Exceptions for what it cannot read
+    except Exception:  # the parser raises plain Exceptions
         return None
     try:
         return Expression(tuple(_value_at(parsed, point) for point in range(3)))
-    except (TypeError, ValueError, ArithmeticError, AttributeError):  # what has no value, or is no expression
+    except (TypeError, ValueError, ArithmeticError, AttributeError):  # no value, or not an expression
         return None
 
 
 class _Irrational(Exception):
-    """An expression's value is not a fraction."""
+    """The value of an expression is not a fraction."""
 
 
 _contexts = threading.local()  # mpmath's contexts hold their precision: one of each for a thread
@@ -274,12 +274,12 @@ def _inexact(compute: Callable[[Any], Any]) -> Inexact:
 
 
 def _value(node: Any, point: int, context: Any) -> Any:
-    """The value of an expression of sympy, whose own evaluation has no bound: exact without a context.
+    """Compute an expression of sympy within bounds, which sympy's own evaluation lacks; exactly without a context.
 
     Raises:
-        _Irrational: it has no exact value.
-        TypeError: it is not computed.
-        ArithmeticError: it is too large, or has no value.
+        _Irrational: the value is not a fraction.
+        TypeError: the expression is not supported.
+        ArithmeticError: the value is too large, or does not exist.
     """
     kind = type(node).__name__
     if node.is_Rational:
@@ -345,7 +345,7 @@ def _power(base: Any, exponent: Any, context: Any) -> Any:
 
 
 def same(answer: Meaning | None, gold: Meaning | None) -> bool:
-    """True if two meanings are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
+    """True if two formulas are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
     if isinstance(answer, Either) or isinstance(gold, Either):
         readings = [side.readings if isinstance(side, Either) else (side,) for side in (answer, gold)]
         return any(same(one, other) for one in readings[0] for other in readings[1])
@@ -368,7 +368,7 @@ def same(answer: Meaning | None, gold: Meaning | None) -> bool:
     return all(
         _is_equal(one, other)
         for point, (one, other) in enumerate(zip(_values(answer), _values(gold), strict=True))
-        if point < 2 or (_is_real(one) and _is_real(other))  # \ln(xy) is \ln x + \ln y where that is real
+        if point < 2 or (_is_real(one) and _is_real(other))  # \ln(xy) is \ln x + \ln y if that is real
     )
 
 
@@ -384,14 +384,14 @@ def _same_parts(answer: Several, gold: Several) -> bool:
 
 
 def _same_number(answer: Number, gold: Number) -> bool:
-    """Equal, where both have units in the same; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
+    """True if values, and units if both have one, are equal; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
     if answer.unit and gold.unit and answer.unit != gold.unit:
         return False
     got, want = answer.value, gold.value
     pairs = [(got, want)] if answer.percent <= gold.percent or abs(want) >= 1 else []
     if answer.percent != gold.percent:
         pairs.append((got / 100, want) if answer.percent else (got, want / 100))
-    doubled = gold.digits > 15  # the gold answer is one that a program wrote
+    doubled = gold.digits > 15  # a gold answer that a program printed
     return any(
         one == other or gold.is_rounded_to(one) or _rounds((other,), answer) or (doubled and _rounds((one,), gold))
         for one, other in pairs
@@ -399,7 +399,7 @@ def _same_number(answer: Number, gold: Number) -> bool:
 
 
 def _rounds(values: tuple[Value, ...], number: Number) -> bool:
-    """True if six significant digits or more are a value that no decimal writes: 3.141593 for pi, 0.333333 for 1/3."""
+    """True for six or more significant digits of a value without a finite decimal: 3.141593 (pi), 0.333333 (1/3)."""
     if min(number.digits, number.decimals) < 6 or len(set(values)) > 1:
         return False
     value = values[0]
@@ -419,7 +419,7 @@ def _values(meaning: Any) -> tuple[Value, ...]:
 
 
 def _is_equal(one: Value, other: Value) -> bool:
-    """Equal fractions; or a difference that is tiny, and shrinks as digits are added, as of what is equal."""
+    """True for equal fractions, or for values whose difference is tiny and shrinks with more digits."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     (_, first), (_, second) = _both(one), _both(other)
@@ -441,7 +441,7 @@ def _both(value: Value) -> Inexact:
 
 
 def _is_multiple(one: tuple[Value, ...], other: tuple[Value, ...]) -> bool:
-    """True if one factor makes the values of one side those of the other."""
+    """True if the values of one side are those of the other times one factor."""
     if any(_is_equal(values[0], Fraction(0)) for values in (one, other)):
         return False
     return all(_is_equal(_product(a, other[0]), _product(one[0], b)) for a, b in zip(one, other, strict=True))

@@ -1,7 +1,7 @@
-r"""Gold answers as data sets write them → the text that a completion's answer is compared with.
+r"""Read gold answers from cells of data sets.
 
-A column contains answers alone, or solutions that mark them: `#### 72`, `\boxed{72}`, `Answer: 72`, or the run's own
-`answer_pattern`. The mark that most of its values have decides.
+A column contains plain answers, or solutions that mark the answer: `#### 72`, `\boxed{72}`, `Answer: 72`, or the run's
+`answer_pattern`. The most frequent mark is used for the whole column.
 """
 
 import datetime
@@ -17,11 +17,11 @@ from rewards import Gold, extract_hash_answer
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
 _FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
 MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
-_LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that are no thousands separators, or more lines
+_LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not separate thousands, or further lines
 
 
 class Written(float):
-    """A number with its text in the data, `0.10` or `1e-7`; a float in all other respects."""
+    """A float with its text in the data, such as `0.10` or `1e-7`."""
 
     def __new__(cls, text: str) -> Self:
         number = super().__new__(cls, text)
@@ -38,7 +38,7 @@ class Written(float):
 
 
 class Label(int):
-    """The number of a class with the class's name; an int in all other respects."""
+    """An int with the name of its class."""
 
     def __new__(cls, number: int, name: str) -> Self:
         label = super().__new__(cls, number)
@@ -55,12 +55,12 @@ class Label(int):
 
 
 def alternatives(gold: Gold | None) -> list[str]:
-    """The texts of a gold answer, any of which is right; none where there is no gold answer."""
+    """Return the texts of a gold answer, any of which is right; [] without a gold answer."""
     return [] if gold is None else [gold] if isinstance(gold, str) else list(gold)
 
 
 def readable(gold: Gold | None) -> str:
-    """A gold answer for people.
+    """Format a gold answer for people.
 
     >>> readable("4"), readable(["4", "four"]), readable(None)
     ('4', '4 or four', 'none')
@@ -69,9 +69,9 @@ def readable(gold: Gold | None) -> str:
 
 
 def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
-    """The answer pattern by which the values of a column mark their answers; None if they are answers alone.
+    """Return the answer pattern that marks the answers in a column; None for plain answers.
 
-    At least half of the values have it, and no other pattern is in more of them; `pattern` is preferred.
+    It is the most frequent one, in at least half of the values; `pattern` is preferred.
     """
     items = (item for value in values for item in (value if isinstance(value, list) else [value]))
     texts = [item for item in items if isinstance(item, str) and item.strip()]
@@ -85,7 +85,7 @@ def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
 
 
 def has_mark(text: str) -> bool:
-    r"""True if a text marks its answer in one of the ways that a column can.
+    r"""True if a text marks its answer with any of the known marks.
 
     >>> has_mark("Sum. Answer: 27"), has_mark("27")
     (True, False)
@@ -94,7 +94,7 @@ def has_mark(text: str) -> bool:
 
 
 def lacks_mark(value: Any, mark: str | None) -> bool:
-    """True if a value would be a gold answer, had its column no mark.
+    """True if a value lacks the column's mark but would otherwise be a gold answer.
 
     >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
     (True, False, False, False)
@@ -104,12 +104,12 @@ def lacks_mark(value: Any, mark: str | None) -> bool:
 
 
 def mark_name(mark: str) -> str:
-    """A mark as people know it: `####` for hash; a template is its own name."""
+    """Name a mark for people: `####` for hash; a template is its own name."""
     return MARK_NAMES.get(mark, repr(mark))
 
 
 def where_marked(mark: str | None) -> str:
-    """The place of a column's gold answers, in words.
+    """Describe where a column has its gold answers.
 
     >>> where_marked("hash"), where_marked("Final: {answer}"), where_marked(None)
     ('after ####', "in 'Final: {answer}'", 'the whole value')
@@ -120,10 +120,10 @@ def where_marked(mark: str | None) -> str:
 
 
 def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
-    r"""The gold answer of a cell: what its mark has, else the whole value; None without one.
+    r"""Extract the gold answer from a cell: the text at the mark, else the whole value; None without one.
 
-    Numbers and dates are texts as they are written; numbers lose `$`, `+`, thousands separators and a final `.0`,
-    formulas their delimiters. A list holds texts any of which is right.
+    Numbers and dates stay as they are written, but numbers lose `$`, `+`, thousands separators and a final `.0`, and
+    formulas their delimiters. A list contains alternatives, any of which is right.
 
     >>> [gold_answer(value) for value in ("$1,000", " Paris, France", 72.0, 1e-7, True, "", r"$\frac{1}{2}$")]
     ['1000', 'Paris, France', '72', '0.0000001', 'true', None, '\\frac{1}{2}']
@@ -145,7 +145,7 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
     elif isinstance(value, Written | int | datetime.time | datetime.timedelta):
         value = str(value)
     elif isinstance(value, float | Decimal) and math.isfinite(value):
-        value = f"{Decimal(str(value + 0)):f}"  # no exponents, and 0 for -0.0
+        value = f"{Decimal(str(value + 0)):f}"  # without exponents, and 0 for -0.0
     elif isinstance(value, datetime.date):
         value = str(value).removesuffix(" 00:00:00")
     if not isinstance(value, str):
@@ -158,7 +158,7 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
     number = _NUMBER.fullmatch(value) if mark != "hash" else None  # GSM8K's rule leaves 18.0 as it is
     if number:
         sign, whole, decimals = number.groups(default="")
-        # 72.0 is how pandas writes 72; other zeros stay, as in 1.50
+        # pandas writes 72 as 72.0; other zeros stay, as in 1.50
         value = (
             "-" * ("-" in sign or "\u2212" in sign) + whole.replace(",", "") + decimals * bool(decimals.strip(".0"))
         )
@@ -166,11 +166,11 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
 
 
 def _after_hashes(text: str) -> str | None:
-    """The answer after `####` by GSM8K's own rule, which would join `1, 2` and `(1, 200)`: those stay."""
+    """Extract the answer after `####` by GSM8K's rule, except that commas in `1, 2` and `(1, 200)` stay."""
     answer = text.partition("####")[2].partition("####")[0].strip()
     return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(text)
 
 
 def reasoning_before(solution: Any) -> str:
-    """The text of a gold solution before its answer; all of it where the answer is in a box, "" if it is not text."""
+    """Return a gold solution up to its answer; all of it if the answer is in a box, "" if it is not text."""
     return re.split(r"####|<answer>", solution)[0].strip() if isinstance(solution, str) else ""

@@ -1,7 +1,7 @@
-r"""Numbers as people write them, exactly: separators, fractions, words, percent signs, units → Fractions.
+r"""Read numbers as people write them into exact Fractions: separators, fractions, words, percent signs, units.
 
-A number is read from a clean text (writing.py). Units are compared where both sides have one of this list; other
-words after a number are what is counted.
+Numbers are read from a clean text (writing.py). Units count if both sides have one of the list below. Other words
+after a number name the things that are counted.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from grpo.task import arithmetic
 
-MAX_LENGTH = 200  # characters of a number or a formula; longer is not read
+MAX_LENGTH = 200  # most characters of a number or a formula
 
 # --- Units --------------------------------------------------------------------------------------------------------
 
@@ -74,11 +74,11 @@ _UNITS = {
 }
 _CANONICAL = {name + s: unit for unit, names in _UNITS.items() for name in names.split() for s in ("", "s")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-# As they stand after a number, also without a space; st and th make ordinals
+# Units after a number, also without a space; st and th make ordinals
 SHORT_UNITS = "cm|mm|km|dm|kg|mg|ml|mL|ft|in|mi|lbs?|oz|hrs?|yd|min|mins|sec|mph|ha|st|nd|rd|th"
 # Words after a number, to the end, that are not more of it: no scale, no sum, no denial. A single letter is a unit
 # after a number alone: 3\sqrt{2}h has a variable
-# Words that make something else of the number before them
+# Words that change the number before them
 OTHER_WORDS = (
     r"(?:(?:percent|hundred|thousand|million|billion|trillion|quadrillion|quintillion|zillion|lakh|crore|dozen|gross"
     r"|score|grand|myriad|ppm|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
@@ -100,7 +100,7 @@ _LETTER = re.compile(r"([-+]{0,2}\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    r"""A clean text without the words after its number or formula, and the unit among them.
+    r"""Split a clean text into its number or formula, and the unit among the words after it.
 
     >>> split_unit("10 square feet"), split_unit("64 km/h."), split_unit("72 apples"), split_unit(r"3\sqrt{2} cm")
     (('10', 'ft^2'), ('64', 'km/h'), ('72', ''), ('3\\sqrt{2}', 'cm'))
@@ -114,12 +114,12 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def without_unit(text: str) -> str:
-    """A clean text without the words after its number or formula, dollar signs and a full stop."""
+    """Strip the words after a number or formula, dollar signs and a full stop from a clean text."""
     return split_unit(text)[0]
 
 
 def unit_of(words: str) -> str:
-    """The unit in the words after a number, in one spelling; empty for what is counted, as in "72 apples".
+    """Return the unit in the words after a number, in one spelling; "" for other words, as in "72 apples".
 
     >>> unit_of(" miles per hour"), unit_of(r"cm ^2"), unit_of("square inches"), unit_of(" apples in a day")
     ('mi/h', 'cm^2', 'in^2', 'day')
@@ -143,7 +143,7 @@ _QUANTITY = r"(-?[0-9]+(?:\.[0-9]+)?)\s?([A-Za-z]+)\.?"
 
 
 def quantities(text: str) -> tuple[tuple[Fraction, str], ...] | None:
-    """The parts of an amount in several units, `5 feet 6 inches`; None for any other text.
+    """Return the parts of an amount in several units, `5 feet 6 inches`; None for any other text.
 
     >>> quantities("3 hours and 20 minutes"), quantities("20 minutes")
     (((Fraction(3, 1), 'h'), (Fraction(20, 1), 'min')), None)
@@ -174,7 +174,7 @@ NUMBER = re.compile(  # a minus after a digit, a letter or a bracket is a subtra
 )
 _THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?!,?[0-9])")  # (1,200) is a tuple
 _FRACTION = re.compile(r"\s*\\frac\s?(?:\{\s?(-?[0-9]+)\s?\}\s?\{\s?([0-9]+)\s?\}|([0-9])\s?([0-9]))")
-_EXACT_DIGITS = 15  # that a double holds of any decimal
+_EXACT_DIGITS = 15  # decimal digits that a double always keeps
 
 
 class Number(NamedTuple):
@@ -185,14 +185,14 @@ class Number(NamedTuple):
     unit: str = ""
 
     def is_rounded_to(self, value: Fraction) -> bool:
-        """True if this is a double's text that stands for `value`: 33.333333333333336 is 100/3."""
+        """True if this is the printed double of `value`: 33.333333333333336 is 100/3."""
         if self.digits <= _EXACT_DIGITS or max(abs(self.value), abs(value)) > 2**1000:
             return False
         return float(value) == float(self.value) or value == Fraction(f"{float(self.value):.{_EXACT_DIGITS}g}")
 
 
 def number_of(match: re.Match[str], unit: str = "") -> Number:
-    """The value of a match of NUMBER."""
+    """Return the value of a match of NUMBER."""
     whole, decimals = re.sub(r"[,'.]", "", match["whole"]), (match["decimals"] or "").replace(",", ".")
     value = Fraction((whole or "0") + decimals) / int(match["below"] or 1) + int(match["mixed"] or 0)
     scale = (match["word"] or match["k"] or match["m"] or "").lower()
@@ -203,12 +203,12 @@ def number_of(match: re.Match[str], unit: str = "") -> Number:
 
 
 def joined(text: str) -> str:
-    """A clean text without thousands separators, but in brackets: (1,200) is a tuple."""
+    """Remove thousands separators from a clean text, except in brackets: (1,200) is a tuple."""
     return _THOUSANDS.sub(lambda thousands: thousands[0].replace(",", ""), text)
 
 
 def with_slashes(text: str) -> str:
-    r"""A clean text whose \frac{1}{2} are 1/2, as NUMBER reads it.
+    r"""Replace \frac{1}{2} by 1/2 in a clean text, for NUMBER.
 
     >>> with_slashes(r"1\frac{1}{2} or -\frac34")
     '1 1/2 or -3/4'
@@ -218,7 +218,7 @@ def with_slashes(text: str) -> str:
 
 
 def read_number(text: str) -> Number | None:
-    """A clean text that is a number, arithmetic of numbers or a word up to a hundred; None for any other.
+    """Read a clean text that is a number, arithmetic of numbers or a word up to a hundred; None for any other.
 
     >>> [str(read_number(text).value) for text in ("12,00,000", "1'234", "1.234,5", "70k dollars", "2 and 3/8")]
     ['1200000', '1234', '2469/2', '70000', '19/8']
@@ -260,7 +260,7 @@ _MORE = re.compile(rf"\b(?:or|and|but|not|than|no|{_BY_LENGTH}|{OTHER_WORDS})\b"
 
 
 def number_word(text: str) -> Number | None:
-    """The number of a text that is a number word up to a hundred and at most three words for what is counted.
+    """Read a number word up to a hundred, with at most three words after it for the things that are counted.
 
     >>> number_word("Twenty-one apples").value, number_word("seven or eight"), number_word("seven dozen")
     (Fraction(21, 1), None, None)

@@ -1,6 +1,6 @@
-"""Prompt formats: how a question is asked, and how a perfect completion of it is written.
+"""Prompt formats: templates of prompts and of perfect completions.
 
-A chat model gets messages, a model without a chat template the same as one text. A prompt never holds gold reasoning.
+Chat models get messages, models without a chat template the same as one text. No prompt contains gold reasoning.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
-SYSTEM = ("system", "developer")  # roles of a first message; few templates know the second
+SYSTEM = ("system", "developer")  # roles of a system message; few templates know the second
 Prompt = list[Message] | str
 Shot = tuple[str, str, str]  # question, reasoning, answer
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptFormat:
-    """Templates: their placeholders are replaced, and all other text stays as it is.
+    """Templates of the prompt and of a perfect completion. Only their placeholders are replaced.
 
     >>> plain = dataclasses.replace(THINK, chat=False)
     >>> plain.prompt("2 + 2?")
@@ -34,18 +34,18 @@ class PromptFormat:
     question: str = "{question}"  # the user's message, with {question}
     completion: str = XML_COT_FORMAT  # a perfect completion, with {reasoning} and {answer}, or {answer} alone
     opening: str = ""  # the beginning of a plain text; replaces a system message
-    chat: bool = True  # whether prompts are chat messages; else plain text
-    pattern: str = "xml"  # where the answer is in a completion, for `extract_answer`
-    prefill: str = ""  # the part of a completion that the rendered prompt ends in: `<think>\\n` of some chat templates
-    system_apart: bool = True  # False: the system message is in the first user's (templates without its role)
-    shots_apart: bool = True  # False: worked examples are in the user's message (templates that rewrite answers)
+    chat: bool = True  # False: prompts are plain text, not chat messages
+    pattern: str = "xml"  # answer pattern for `extract_answer`
+    prefill: str = ""  # start of completions that a chat template adds to the prompt, such as `<think>\\n`
+    system_apart: bool = True  # False: the first user message contains the system message
+    shots_apart: bool = True  # False: the user message contains the worked examples, as templates may rewrite answers
 
     def prompt(self, question: str | list[Message], shots: Sequence[Shot] = ()) -> Prompt:
-        """The prompt of a question, after worked examples.
+        """Build the prompt of a question, with worked examples before it.
 
         Args:
-            question: a text, for the template; or a conversation, which is used as it is, after this format's system
-                prompt unless it has one of its own.
+            question: a text, for the template; or a conversation, which stays as it is. It gets this format's system
+                prompt unless it has its own.
         """
         asked = [{"role": "user", "content": self._asked(question)}] if isinstance(question, str) else question
         examples = []
@@ -63,7 +63,7 @@ class PromptFormat:
         return ("" if has_system else self.opening) + "".join(lines)
 
     def _arranged(self, system: list[Message], examples: list[Message], asked: list[Message]) -> list[Message]:
-        """The messages of a chat; those that the template does not take apart stand before the first user's text."""
+        """Build the messages of a chat. Put parts without messages of their own before the first user's text."""
         apart = [*(system if self.system_apart else ()), *(examples if self.shots_apart else ())]
         merged = [*(() if self.system_apart else system), *(() if self.shots_apart else examples)]
         messages = [*apart, *asked]
@@ -75,7 +75,7 @@ class PromptFormat:
         return messages
 
     def answered(self, reasoning: str, answer: str) -> str:
-        """A perfect completion."""
+        """Build a perfect completion."""
         head, *middle, tail = template_parts(self.completion)
         return f"{head}{reasoning}{middle[0]}{answer}{tail}" if middle else f"{head}{answer}{tail}"
 
@@ -84,19 +84,19 @@ class PromptFormat:
 
 
 def asking_for(completion: str) -> str:
-    """The system prompt of the recipe, for a completion template."""
+    """Return the recipe's system prompt for a completion template."""
     shown = completion.replace("{reasoning}", "...").replace("{answer}", "...")
     return f"\nRespond in the following format:\n{shown}"
 
 
-# The recipe's, which the script writes out; and the other format that the demo's model knows, also for models without
-# a chat template
+# The recipe's format, which the script repeats; and the second format of the demo's model, which also suits models
+# without a chat template
 XML = PromptFormat(asking_for(XML_COT_FORMAT), opening=asking_for(XML_COT_FORMAT))
 THINK = PromptFormat(asking_for(THINK_FORMAT), "<problem>\n{question}\n</problem>\n", THINK_FORMAT)
 
 ASKED_FOR = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
 IN_A_RECIPE = ("system", "question", "completion", "opening", "chat", "pattern", "exemplars")
-A_SHOT = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # of a mapping's `exemplars`
+A_SHOT = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # an item of `exemplars` in a recipe
 
 
 def choose(
@@ -107,19 +107,19 @@ def choose(
     answer_pattern: str | None = None,
     num_shots: int = 0,
 ) -> tuple[PromptFormat, Sequence[Shot]]:
-    """The prompt format and the worked examples of a run.
+    """Choose the prompt format and the worked examples of a run.
 
     Args:
-        formats: the script's, by name.
+        formats: the script's formats, by name.
         exemplars: the script's worked examples.
-        prompt_format: a name, or a mapping of a recipe with fields of PromptFormat and, if it likes, `exemplars`.
+        prompt_format: a name, or a mapping with fields of PromptFormat and, optionally, `exemplars`.
         system_prompt: replaces the format's system message and opening.
-        answer_pattern: replaces the format's pattern, and its system prompt and completion with ones that ask for it.
-        num_shots: how many of the worked examples each prompt holds.
+        answer_pattern: replaces the format's pattern, and its system prompt and completion by ones for that pattern.
+        num_shots: the number of worked examples in each prompt.
 
     Raises:
-        UserError: an unknown name or field, a template without its placeholder, or a pattern that does not find the
-            answer of a perfect completion.
+        UserError: a name or field is unknown, a template lacks its placeholder, or the pattern does not find the
+            answer in a perfect completion.
     """
     if isinstance(prompt_format, Mapping):
         chosen, exemplars = _of_mapping(prompt_format, exemplars)
@@ -143,14 +143,14 @@ def choose(
 
 
 def _opening(system: str) -> str:
-    """A system prompt as the beginning of a plain text."""
+    """Turn a system prompt into the beginning of a plain text."""
     return f"{system}\n" if system.rstrip() == system != "" else system
 
 
 def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[PromptFormat, Sequence[Shot]]:
     for key, value in fields.items():
         if key not in IN_A_RECIPE:
-            raise UserError(f"prompt_format: {key!r} is not a field of it{did_you_mean(str(key), IN_A_RECIPE)}")
+            raise UserError(f"prompt_format: {key!r} is not a field{did_you_mean(str(key), IN_A_RECIPE)}")
         if key not in ("chat", "exemplars") and not isinstance(value, str):
             raise UserError(f"prompt_format: {key}: {value!r} is not a text; write it in quotes")
     templates = {key: value for key, value in fields.items() if key != "exemplars"}
@@ -170,7 +170,7 @@ def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[P
 
 
 def _asking_for_pattern(pattern: str) -> dict[str, Any]:
-    """The fields of a format whose prompt asks for an answer of this pattern."""
+    """Return the fields of a format whose prompt asks for answers with this pattern."""
     if pattern == "xml":
         return {field: getattr(XML, field) for field in ("system", "opening", "completion", "pattern")}
     if pattern == "text":
@@ -197,7 +197,7 @@ def _check(chosen: PromptFormat) -> None:
 
 
 def prefilled(prompt: str, completion: str) -> str:
-    """The tags of a completion template that a rendered prompt ends in, so that no completion writes them itself.
+    """Return the part of a completion template with which a rendered prompt ends, so that completions lack it.
 
     >>> prefilled("<|assistant|>\\n<think>\\n", THINK_FORMAT), prefilled("2 + 2?\\n<b>", THINK_FORMAT)
     ('<think>\\n', '')
@@ -208,7 +208,7 @@ def prefilled(prompt: str, completion: str) -> str:
 
 
 def rendered(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None) -> str:
-    """A prompt as text, of a chat with the template's special tokens, up to where the assistant begins."""
+    """Render a prompt as text; a chat with the template's special tokens, up to the start of the assistant's turn."""
     if isinstance(prompt, str):
         return prompt
     return str(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **(kwargs or {})))
@@ -217,7 +217,7 @@ def rendered(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", kwargs: dict 
 def tokenize(
     prompts: Sequence[Prompt], tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None
 ) -> list[list[int]]:
-    """Token ids of prompts, of chats up to where the assistant begins: the same ids that TRL generates from.
+    """Tokenize prompts, chats up to the start of the assistant's turn: the same ids that TRL generates from.
 
     `kwargs` are GRPOConfig's `chat_template_kwargs`.
     """

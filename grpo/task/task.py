@@ -1,6 +1,6 @@
-"""The task of a run: how it asks, where a completion has its answer, and what is right.
+"""The task of a run: its prompts, its answer pattern, and its rule for right answers.
 
-Evaluation, preflight, alarms, samples, the logged shares of right groups, `ask` and the X-ray use the same one.
+Evaluation, preflight, alarms, samples, logged shares of right groups, `ask` and the X-ray all use it.
 """
 
 import dataclasses
@@ -15,17 +15,17 @@ from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
 from rewards import has_soft_format, has_strict_format, is_gold
 
 Judge = Callable[[str, Mapping[str, Any]], bool]
-# A rollout's additions to a row of the data, and columns that TRL keeps from rewards
+# Columns that a rollout adds to a row, or that TRL does not pass to rewards
 OF_A_ROLLOUT = {"prompt", "prompts", "completion", "completions", "completion_ids"}
 
 
 class Grade(NamedTuple):
-    """The grade of a completion; accuracies are None where nobody can tell."""
+    """The grade of a completion; `strict` and `lenient` are None if it cannot be judged."""
 
-    read: str  # the answer read out of it
+    read: str  # the extracted answer
     format_strict: bool
     format_soft: bool
-    strict: bool | None  # exactly the gold answer, where the format has it
+    strict: bool | None  # exactly the gold answer, at the place of the format
     lenient: bool | None  # right, however it is written
 
 
@@ -33,7 +33,7 @@ class Grade(NamedTuple):
 class Task:
     """The prompt of a run, and its rule for right answers.
 
-    A judge of the user's, which may be slow or a paid model, is asked once about a completion, until `forget`.
+    The user's judge may be slow or a paid model: verdicts are cached until `forget`.
 
     >>> boxed = PromptFormat("", completion="{reasoning} \\\\boxed{{answer}}", pattern="boxed")
     >>> Task(boxed).verdict(r"So it is \\\\boxed{72.0}.", {"answer": "72"})
@@ -48,30 +48,30 @@ class Task:
     _said: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False, compare=False)
 
     def ask(self, question: str | list[Message]) -> Prompt:
-        """The prompt of a question, after the worked examples."""
+        """Build the prompt of a question, with the worked examples."""
         return self.prompt.prompt(question, self.shots)
 
     def perfect(self, reasoning: str, answer: str) -> str:
-        """A perfect completion."""
+        """Build a perfect completion."""
         return self.prompt.answered(reasoning, answer)
 
     def answer(self, text: str) -> str:
-        """The answer in a completion; the whole text where nothing marks it."""
+        """Extract the answer from a completion; the whole text without a mark."""
         return extract_answer(text, self.prompt.pattern)
 
     def can_judge(self, row: Mapping[str, Any]) -> bool:
-        """True if completions of this row can be right or wrong; the lenient rule needs a gold answer."""
+        """True if completions of this row can be judged; the lenient rule needs a gold answer."""
         return self.judge is not None or row.get("answer") is not None
 
     def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
         """True if a completion is right.
 
         Args:
-            row: the columns of the data, with the gold answer as `answer` (None where the data has none, and a list of
-                texts where any of them is right).
+            row: the columns of the data, with the gold answer as `answer`: text, a list of alternatives, or None
+                without one.
 
         Raises:
-            TypeError: the user's judge returns no verdict; and whatever it raises.
+            TypeError: the user's judge does not return a boolean. Its own exceptions pass through.
         """
         if self.judge is None:
             return any(is_right(text, gold, self.prompt.pattern) for gold in alternatives(row.get("answer")))
@@ -79,18 +79,18 @@ class Task:
         key = text, json.dumps(data, sort_keys=True, default=repr)
         if key not in self._said:
             verdict = self.judge(text, dict(row))  # which it may change
-            if verdict not in (0, 1):  # True and False are; "no" or a coroutine would count as true, None as false
+            if verdict not in (0, 1):  # booleans only; "no" or a coroutine would count as true, None as false
                 raise TypeError(f"it returned {repr(verdict)[:80]}; let it return True or False")
             self._said[key] = bool(verdict)
         return self._said[key]
 
     def grade(self, text: str, row: Mapping[str, Any], lenient: bool | None = None) -> Grade:
-        """The grade of a completion.
+        """Grade a completion.
 
-        A judge of the user's knows no gold answer: with it, strict means right and exactly in the format.
+        With the user's judge, which need not use gold answers, strict means right and exactly in the format.
 
         Args:
-            lenient: the verdict on it, if there is one.
+            lenient: the verdict, or None.
         """
         template, read = self.prompt.completion, self.answer(text)
         strict_format = has_strict_format(text, template)
@@ -98,9 +98,9 @@ class Task:
         return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
 
     def record(self) -> dict[str, Any]:
-        """The part of a run's record that asks a question again: the format and the worked examples."""
+        """Return the format and the worked examples for the run's record, to ask its model again."""
         return {"prompt": dataclasses.asdict(self.prompt), "shots": list(self.shots)}
 
     def forget(self) -> None:
-        """Ask the judge anew about every completion; call it after a rollout or an evaluation."""
+        """Clear cached verdicts of the judge, after a rollout or an evaluation."""
         self._said.clear()

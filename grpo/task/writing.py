@@ -1,4 +1,4 @@
-r"""One way to write everything: digits and signs of every script, LaTeX's and people's spellings → plain LaTeX."""
+r"""Normalize notation to plain LaTeX: digits and signs of every script, and different spellings."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ _SIGNS |= {"⇒": "=>", "→": "=>", "∴": "=>", "≈": r"\approx "}
 
 
 class _Characters(dict[int, str]):
-    """What stands for a character that is not ASCII, by its code: the table above, then Unicode's own data."""
+    """Map non-ASCII characters, by code, to replacements: by the table above, then by Unicode's data."""
 
     def __missing__(self, code: int) -> str:
         sign = chr(code)
@@ -50,7 +50,7 @@ _THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")
 
 
 def _repeating(match: re.Match[str]) -> str:
-    r"""The fraction of a decimal with a repeating part: 0.1\overline{6} is 1/6."""
+    r"""Convert a repeating decimal to a fraction: 0.1\overline{6} is 1/6."""
     whole, once, again = match["whole"], match["once"], match["again"] or match["bracketed"]
     below = (10 ** len(again) - 1) * 10 ** len(once)
     return rf"\frac{{{int(whole + once + again) - int(whole + once or 0)}}}{{{below}}}"
@@ -104,7 +104,7 @@ _CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 ]
 
 
-@functools.lru_cache(maxsize=2**12)  # the same gold answer is compared with a whole group
+@functools.lru_cache(maxsize=2**12)  # a whole group is compared with the same gold answer
 def clean(text: str) -> str:
     r"""One way to write each sign: LaTeX's for those of Unicode, without type, spacing and `\text{}`.
 

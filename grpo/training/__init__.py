@@ -1,1 +1,1 @@
-"""The optimizer step, and what watches it."""
+"""The trainer of a run, and its callbacks."""

@@ -18,12 +18,12 @@ from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History, collapse
 from grpo.training.run_trainer import RunTrainer
 from rewards import completion_text
 
-DRAWING = 100  # seconds of training at least for each second of drawing
-SKIPPED = 3  # skipped optimizer steps in a row that end a run: nothing changes, so the next one will hardly be better
+DRAWING = 100  # least seconds of training per second of drawing
+SKIPPED = 3  # this many skipped optimizer steps in a row end a run, since the weights do not change in between
 
 
 class MetricsFile(TrainerCallback):
-    """Append what the trainer logs to `metrics.jsonl`: one JSON object a line, with `step` and `epoch`, no NaN."""
+    """Append the trainer's logs to `metrics.jsonl`: one JSON object per line, with `step` and `epoch`, without NaN."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "metrics.jsonl"
@@ -36,14 +36,14 @@ class MetricsFile(TrainerCallback):
 
 
 class LiveReport(TrainerCallback):
-    """Rewrite `report.html` while the run trains, at logging steps, every 30 s at most.
+    """Rewrite `report.html` while the run trains, at logging steps, at most every 30 s.
 
-    It takes 1 % of the time at most. A report that cannot be written is one line, and the run continues without.
+    This takes at most 1 % of the time. If a report cannot be written, the run prints one line and continues without.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._due = 0.0  # not before; infinite once it has failed
+        self._due = 0.0  # earliest time of the next one; infinite after a failure
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.on_log(args, state, control)
@@ -62,13 +62,13 @@ class LiveReport(TrainerCallback):
 
 
 class SkipNonFiniteSteps(TrainerCallback):
-    """Erase the gradient of an optimizer step where it is not finite; the same on all processes, which have added it.
+    """Drop the gradient of an optimizer step if it is not finite. All processes agree, since they share the sum.
 
-    Optimizers ignore parameters without a gradient: neither weights nor moments change, the schedule advances. The
-    run ends after SKIPPED such steps in a row.
+    Optimizers ignore parameters without a gradient, so neither weights nor moments change; the schedule advances.
+    The run ends after SKIPPED such steps in a row.
 
     Attributes:
-        in_a_row, in_all: skipped steps, in this session.
+        in_a_row, in_all: skipped steps in this session.
     """
 
     def __init__(self, trainer: RunTrainer, stop: Callable[..., None]) -> None:
@@ -78,10 +78,10 @@ class SkipNonFiniteSteps(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         weights = [weight for _, weight in _trained(self.trainer)]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        # DeepSpeed keeps its gradients to itself; with fp16 the gradient scaler skips such steps
+        # DeepSpeed hides its gradients; with fp16 the gradient scaler skips such steps
         if not gradients or self.trainer.accelerator.scaler is not None:
             return
-        # clipping by an infinite norm has turned some value into NaN, so it still shows here
+        # clipping by an infinite norm leaves NaN, so this check comes after it
         norm: Any = torch.nn.utils.get_total_norm(gradients)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP's
         if norm.isfinite():
@@ -92,17 +92,17 @@ class SkipNonFiniteSteps(TrainerCallback):
             weight.grad = None
         self.trainer.training_metrics["skipped_steps"] = [float(self.in_all)]
         if self.in_a_row == SKIPPED:
-            self.stop(f"{SKIPPED} skipped steps in a row: the gradient holds NaN or infinity; none changed a weight")
+            self.stop(f"{SKIPPED} skipped steps in a row: the gradient contains NaN or infinity; no weight changed")
 
 
 class Watch(TrainerCallback):
     """Raise the alarm of each cause once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>`.
 
-    What it reads was gathered from all processes by TRL, so that all of them reach the same findings and stop at the
-    same step without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
+    TRL has gathered the metrics from all processes, so that all reach the same findings and stop at the same step
+    without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
 
     Args:
-        seen: the history, still empty, which a resumed run replaces by its own.
+        seen: an empty history; a resumed run replaces it by its own.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Watch(TrainerCallback):
         self._warmup = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        kept: Any = state.stateful_callbacks  # part of every checkpoint: a resumed run raises what the whole would
+        kept: Any = state.stateful_callbacks  # part of every checkpoint, so that a resumed run raises the same alarms
         if "watch" in kept:
             self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
@@ -131,7 +131,7 @@ class Watch(TrainerCallback):
         self._warmup = args.get_warmup_steps(state.max_steps)
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.seen.updates += bool(kwargs["lr_scheduler"].get_last_lr()[0] > 0)  # before the schedule's next rate
+        self.seen.updates += bool(kwargs["lr_scheduler"].get_last_lr()[0] > 0)  # before the next rate is set
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.trainer.guard.excess:
@@ -151,16 +151,16 @@ class Watch(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
-        if "reward" in (logs or {}):  # those of an evaluation are logged apart
-            self._read = 0  # TRL empties what it has logged
+        if "reward" in (logs or {}):  # metrics of an evaluation are logged separately
+            self._read = 0  # TRL clears its metrics after logging
 
     def _read_rollout(self, state: TrainerState) -> None:
-        """Note the newest values, where this step began with a rollout."""
+        """Read the newest metrics if this step began with a rollout."""
         trainer, metrics = self.trainer, self.trainer.training_metrics
         if len(metrics.get("reward", ())) <= self._read:
             return
         self._read = len(metrics["reward"])
-        # None for NaN, as in metrics.jsonl: a reward that has returned None is to be seen
+        # None for NaN, as in metrics.jsonl, to detect rewards that return None
         newest = {key: None if math.isnan(values[-1]) else values[-1] for key, values in metrics.items() if values}
         newest["warm"] = float(state.global_step >= self._warmup)
         texts = [completion_text(completion) for completion in trainer.last_rollout["completion"]]
@@ -168,12 +168,12 @@ class Watch(TrainerCallback):
         self.seen.add(newest, collapse(texts, trainer.solved.tolist(), group))
 
     def _compare_weights(self, warm: bool) -> None:
-        """Settle whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""
+        """Decide whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""
         accelerator, current = self.trainer.accelerator, _sample(self.trainer)
         moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
-        if accelerator.num_processes > 1:  # each may hold a part of them
+        if accelerator.num_processes > 1:  # each process may have a part of the weights
             moved = bool(accelerator.gather(torch.tensor([moved], device=accelerator.device)).any())
-        # while the learning rate rises, 16-bit weights rightly do not move
+        # during warm-up, 16-bit weights rightly do not move
         self.seen.weights_moved = True if moved else False if warm and self.seen.updates >= MIN_UPDATES else None
 
     def _report(self, state: TrainerState, cause: Cause, message: str) -> None:
@@ -192,10 +192,10 @@ def _trained(trainer: RunTrainer) -> Iterator[tuple[str, Any]]:
 
 
 def _sample(trainer: RunTrainer) -> dict[str, torch.Tensor]:
-    """About 256 weights of every trained parameter, of this process' part of it."""
+    """Sample about 256 weights of each trained parameter, from this process' part of it."""
     parts = {}
     for name, weight in _trained(trainer):
-        weight = getattr(weight, "ds_tensor", weight)  # ZeRO-3's; the weight itself is empty then
+        weight = getattr(weight, "ds_tensor", weight)  # ZeRO-3's part; the weight itself is empty then
         weight = weight.to_local() if hasattr(weight, "to_local") else weight  # FSDP's
         part = weight.detach().flatten()
         parts[name] = part[:: max(1, part.numel() // 256)].clone()

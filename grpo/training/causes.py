@@ -1,8 +1,8 @@
-"""One list of reasons why a run learns nothing, or the wrong thing, each with its remedy: `CAUSES`.
+"""`CAUSES`: reasons why a run learns nothing, or the wrong thing, each with a check and a fix.
 
-Each check reads a `History` and returns a sentence, or None while all is well. The callback `Watch` asks all of them
-after each optimizer step: the answer is an alarm. When a run that did not get better has ended, `explain` asks them
-once more, about everything that was logged and the held-out answers: the answer is a likely cause.
+Each check reads a `History` and returns a sentence, or None if all is well. The callback `Watch` runs all checks after
+each optimizer step and raises their sentences as alarms. After a run that did not get better, `explain` runs them once
+more, on all logs and the held-out answers, and returns likely causes.
 """
 
 import math
@@ -16,37 +16,37 @@ from typing import Any, NamedTuple
 from transformers import TrainerState
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
-IN_A_ROW = 3  # rollouts that must look alike before an alarm: one may be chance
-DEAD_AFTER = 20  # rollouts after warm-up (before, the policy hardly moves) without any value above 0
-MIN_UPDATES = 5  # optimizer steps after which some weight must differ, and some completion must have ended
+IN_A_ROW = 3  # an alarm needs this many similar rollouts, since one may be chance
+DEAD_AFTER = 20  # rollouts without any value above 0, after warm-up, since the policy hardly moves before
+MIN_UPDATES = 5  # optimizer steps by which some weight must have changed, and some completion must have ended
 OFTEN, MOSTLY, NEARLY_ALL = 0.5, 0.75, 0.9  # shares
-MOST = 2  # likely causes that are named
+MOST = 2  # likely causes to report
 NO_CAUSE_NEEDED = ("got_better", "no_accuracy")  # verdicts
-# How far vLLM's log-probabilities may be from the policy's, on average over the sampled tokens: nats, and a multiple
-# of the entropy. Ten times what rounding makes (0.004 at an entropy of 0.12, 0.04 at 1.88); weights of SmolLM2 with
-# noise of 3 % of their standard deviation are 0.21 away
+# Largest mean gap between vLLM's log-probabilities and the policy's, over the sampled tokens: in nats, and as a
+# multiple of the entropy. Rounding makes a tenth of it (0.004 at an entropy of 0.12, 0.04 at 1.88). Noise of 3 % of
+# their standard deviation on SmolLM2's weights makes 0.21
 MAX_LOGPROB_GAP = 0.02, 0.2
 LOGPROB_GAP = "sampling/sampling_logp_difference/mean"
 
-Metrics = dict[str, Any]  # None where a metric has no value
+Metrics = dict[str, Any]  # None if a metric has no value
 Record = dict[str, Any]
 
 
 @dataclass
 class History:
-    """The evidence: a run's rollouts so far, or, when it has ended, all its logs and its held-out answers.
+    """The evidence: a run's rollouts so far or, after its end, all logs and the held-out answers.
 
-    Every checkpoint holds it.
+    It is part of every checkpoint.
 
     Attributes:
-        rollouts: TRL's metrics of the first and the last ones, with those of groups, as they are when a rollout's
-            first optimizer step ends; `warm` says whether the learning rate had risen by then. At the end, all logs.
-        collapsed: `collapse` of the last IN_A_ROW.
+        rollouts: metrics of the first and the last rollouts (TRL's, and those of groups) after their first optimizer
+            step; `warm` is True after warm-up. At the end, all logs.
+        collapsed: `collapse` of the last IN_A_ROW rollouts.
         steps: optimizer steps.
-        updates: those with a learning rate above 0.
-        skipped: whether the last optimizer step was skipped for its gradient.
-        weights_moved: None until it is known.
-        perfect: the value of each reward, by its logged name, for a perfect completion, where preflight measured it.
+        updates: optimizer steps with a learning rate above 0.
+        skipped: True if the last optimizer step was skipped for its gradient.
+        weights_moved: None if not yet known.
+        perfect: each reward's value for a perfect completion, by logged name, if preflight measured it.
         penalties: logged names of rewards that never pay more than 0.
         answers: the records of each held-out question before and after training; empty until the end.
         comparison: the content of comparison.json; empty until the end.
@@ -64,7 +64,7 @@ class History:
     comparison: dict[str, Any] = field(default_factory=dict)
 
     def add(self, metrics: Metrics, collapsed: bool) -> None:
-        """Note a rollout."""
+        """Add a rollout."""
         self.rollouts.append(metrics)
         if len(self.rollouts) > ENTROPY_WINDOW + DEAD_AFTER:
             del self.rollouts[ENTROPY_WINDOW]
@@ -75,21 +75,21 @@ class History:
         return bool(self.answers)
 
     def figure(self, measure: str, key: str) -> float:
-        """A figure of the comparison; NaN, which reaches no threshold, where there is none."""
+        """Return a figure of the comparison; NaN, which is below every threshold, without one."""
         value = self.comparison.get(measure, {}).get(key)
         return math.nan if value is None else value
 
     def logged(self, key: str) -> list[float]:
-        """All values of a metric."""
+        """Return all values of a metric."""
         return [line[key] for line in self.rollouts if _is_value(line.get(key))]
 
     def values(self, key: str) -> list[float]:
-        """The metric in the last IN_A_ROW rollouts, empty before there are as many; at the end, in all logs."""
+        """Return the metric in the last IN_A_ROW rollouts, or [] if there are fewer; at the end, in all logs."""
         values = self.logged(key)
         return values if self.ended else values[-IN_A_ROW:] if len(values) >= IN_A_ROW else []
 
     def mean(self, key: str) -> float:
-        """The mean of `values`; NaN, which reaches no threshold, where there are none."""
+        """Return the mean of `values`; NaN, which is below every threshold, without values."""
         values = self.values(key)
         return fmean(values) if values else math.nan
 
@@ -97,7 +97,7 @@ class History:
 def explain(
     state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
 ) -> list[str]:
-    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first."""
+    """Return up to MOST likely causes why a run did not get better, each with a fix, the most important first."""
     kept: Any = state.stateful_callbacks
     answers = list(zip(before, after, strict=True))
     seen = replace(
@@ -111,13 +111,13 @@ def explain(
 
 
 def collapse(texts: Sequence[str], solved: Sequence[float], group: int) -> bool:
-    """True if a rollout's completions are hardly different from each other in each group that is not all right.
+    """True if the completions in each group are nearly identical, except in groups that are all right.
 
-    Identical right answers are what training is for.
+    Identical right answers are the aim of training.
 
     Args:
-        solved: the share of each group's completions that is right; NaN where nobody can tell.
-        group: completions of a group.
+        solved: the share of right completions in each group; NaN if unknown.
+        group: the number of completions in a group.
     """
     unsolved = [texts[index * group : (index + 1) * group] for index, share in enumerate(solved) if share != 1]
     most = [max(Counter(completions).values()) for completions in unsolved]
@@ -141,7 +141,7 @@ def _all_truncated(seen: History) -> str | None:
 
 
 def _without_signal(seen: History, key: str, what: str) -> str | None:
-    """A sentence if the metric, a share of the groups, is large, and while training no group had a difference."""
+    """Return a sentence if this share of the groups is large and, while training, no group had a difference."""
     share = seen.mean(key)
     if not share >= MOSTLY or not (seen.ended or seen.mean("frac_reward_zero_std") == 1):
         return None
@@ -235,7 +235,7 @@ def _kl_runaway(seen: History) -> str | None:
 
 
 def _entropies(seen: History) -> tuple[float, float]:
-    """Means of the first and the last ENTROPY_WINDOW rollouts; NaN before there are as many."""
+    """Return the means of the first and the last ENTROPY_WINDOW rollouts; NaN if there are fewer."""
     values = seen.logged("entropy")
     if len(values) < 2 * ENTROPY_WINDOW:
         return math.nan, math.nan
@@ -257,7 +257,7 @@ def _entropy_runaway(seen: History) -> str | None:
 
 
 def _nonfinite_gradient(seen: History) -> str | None:
-    return "the gradient holds NaN or infinity; the step was skipped" if seen.skipped else None
+    return "the gradient contains NaN or infinity; the step was skipped" if seen.skipped else None
 
 
 def _vllm_out_of_sync(seen: History) -> str | None:
@@ -276,7 +276,7 @@ def _vllm_out_of_sync(seen: History) -> str | None:
 
 
 class Cause(NamedTuple):
-    """A check with the name of its alarm and its remedy; `stops`: whether `stop_on_alarm` ends a run for it."""
+    """A check with the name of its alarm and a fix; `stops` is True if `stop_on_alarm` ends a run for it."""
 
     name: str
     check: Callable[[History], str | None]
@@ -285,11 +285,11 @@ class Cause(NamedTuple):
 
 
 CAUSES = (  # the most important first
-    Cause("dead_reward", _no_value, "return a number for each completion; None leaves it out"),
+    Cause("dead_reward", _no_value, "return a number for each completion; None skips it"),
     Cause(
         "all_truncated",
         _all_truncated,
-        "raise max_completion_length; where they ramble on, show the format (num_shots 1), or use an instruct model",
+        "raise max_completion_length; if they ramble, show the format (num_shots 1), or use an instruct model",
     ),
     Cause(
         "vllm_out_of_sync",

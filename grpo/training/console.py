@@ -1,4 +1,4 @@
-"""The console while a run trains: lines of aligned columns, the time left, samples with their gold answers."""
+"""Print a run's progress: aligned columns, the time left, and samples with their gold answers."""
 
 import math
 import time
@@ -26,28 +26,28 @@ from rewards import Gold, completion_text
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
 ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most
-LINES_BETWEEN = 8  # lines at least between two samples
-CHARACTERS = 1200  # characters of a prompt or a completion that a sample shows
+LINES_BETWEEN = 8  # least number of lines between two samples
+CHARACTERS = 1200  # most characters of a prompt or a completion in a sample
 
 
 class Progress(TrainerCallback):
-    """Replaces transformers' dictionary of 30 metrics a log, its progress bar, and TRL's table of samples.
+    """Replace transformers' dictionary of 30 metrics per log, its progress bar, and TRL's table of samples.
 
     Args:
-        golds: the gold answers, by question.
-        perfect: the value of each reward for a perfect completion; in a narrow terminal the largest ones stay longest.
+        golds: gold answers by question.
+        perfect: each reward's value for a perfect completion; narrow terminals show the largest ones.
     """
 
     def __init__(
         self, reward_names: list[str], golds: dict[str, Gold], task: Task, perfect: dict[str, float] | None = None
     ) -> None:
-        self.rewards = {  # keys of the log, by column
+        self.rewards = {  # column → key of the log
             name if short_name(name) in COLUMNS else short_name(name): f"rewards/{name}/mean" for name in reward_names
         }
         self.golds, self.task, self.perfect = golds, task, perfect or {}
-        self._widths: dict[str, int] = {}  # of the columns that fit into the terminal
+        self._widths: dict[str, int] = {}  # of the columns that fit, by heading
         self._rows = 0  # since the last header
-        self._begun: tuple[int, float] | None = None  # the end of the first step, which warms up, and when it was
+        self._begun: tuple[int, float] | None = None  # first step and its end, as the first is slow
         self._next_sample, self._every = 0, 1
         self._show = grpo_trainer.print_prompt_completions_sample
 
@@ -68,7 +68,7 @@ class Progress(TrainerCallback):
         grpo_trainer.print_prompt_completions_sample = self._show
 
     def _print(self, state: TrainerState, logs: dict[str, float]) -> None:
-        """Print a log's figures as a row of the table, and below it those that rewards log (TRL's `log_metric`)."""
+        """Print a log as a row of the table, and below it the numbers that rewards log (TRL's `log_metric`)."""
         mixed = logs.get("groups/mixed")
         cells = {
             "step": str(state.global_step),
@@ -97,7 +97,7 @@ class Progress(TrainerCallback):
         return self.perfect.get(self.rewards[column].removeprefix("rewards/").removesuffix("/mean"), 0.0)
 
     def _left(self, state: TrainerState) -> str:
-        """The time that the other steps take: `0:42`, `12:05`, `3h05`; a dash while nothing is known."""
+        """Estimate the time left: `0:42`, `12:05`, `3h05`; a dash if unknown."""
         if self._begun is None or (done := state.global_step - self._begun[0]) < 1:
             return "-"
         seconds = round((time.perf_counter() - self._begun[1]) / done * (state.max_steps - state.global_step))
@@ -115,10 +115,10 @@ class Progress(TrainerCallback):
         num_samples: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print completions with their questions, the answers read, gold answers and rewards.
+        """Print completions with their questions, extracted answers, gold answers and rewards.
 
-        Takes the arguments of TRL's `print_prompt_completions_sample`, which has a column for each reward and so
-        leaves a dozen characters for the completion.
+        The arguments are those of TRL's `print_prompt_completions_sample`, whose columns for rewards leave only a
+        dozen characters for the completion.
         """
         if step < self._next_sample:
             return
@@ -133,10 +133,10 @@ class Progress(TrainerCallback):
 
 
 def samples_of(prompts: list[Any], advantages: list[float], count: int | None) -> list[int]:
-    """The indices of completions to show: the best and the worst ones of the group whose rewards differ most.
+    """Choose completions to show: the best and the worst ones of the group with the largest differences of rewards.
 
     Args:
-        prompts: those of a group are the same, and next to each other.
+        prompts: equal and adjacent within a group.
         count: None: all completions.
     """
     if count is None:
@@ -151,7 +151,7 @@ def samples_of(prompts: list[Any], advantages: list[float], count: int | None) -
 
 
 def last_text(messages: Any) -> str:
-    """A text, or the last of a conversation's messages: the question of a prompt."""
+    """Return the question of a prompt: the text, or the last message of a conversation."""
     return messages if isinstance(messages, str) else messages[-1]["content"]
 
 
@@ -160,7 +160,7 @@ def _number(value: float | None) -> str:
 
 
 def show_answer(title: str, question: str, text: str, read: str, gold: Gold | None, notes: Sequence[str]) -> None:
-    """Show a completion with its question, the answer read out of it, the gold answer and notes."""
+    """Show a completion with its question, the extracted answer, the gold answer and notes."""
     text = text.strip()
     question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
     parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
@@ -172,11 +172,11 @@ def show_answer(title: str, question: str, text: str, read: str, gold: Gold | No
 
 
 def replace_progress(trainer: GRPOTrainer, task: Task, perfect: dict[str, float]) -> None:
-    """Let `Progress` replace what transformers and TRL print."""
+    """Replace the output of transformers and TRL by `Progress`."""
     rows: Any = trainer.train_dataset
     both = rows.select_columns(["prompt", "answer"])
     golds = {last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None}
     for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
         trainer.remove_callback(stock)
     trainer.add_callback(Progress(trainer.reward_func_names, golds, task, perfect))
-    logging.disable_progress_bar()  # of files that are written, in the middle of ours
+    logging.disable_progress_bar()  # bars of written files would interrupt ours

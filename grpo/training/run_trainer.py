@@ -1,7 +1,7 @@
 """LeanGRPOTrainer for runs that survive faulty rewards and resume bit by bit.
 
-Private members of TRL 1.16 and of transformers that are overridden or used here, and the test in tests/ that fails
-when one changes:
+Private members of TRL 1.16 and transformers that this module overrides or uses, and the test in tests/ that fails if
+one changes:
 
     _generate            training/test_run_trainer.py::test_phases_are_timed
     _calculate_rewards   rewarding/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
@@ -37,20 +37,20 @@ from rewards import completion_text
 
 
 class RunTrainer(LeanGRPOTrainer):
-    """LeanGRPOTrainer, which also guards rewards, logs solved groups and seals checkpoints.
+    """A LeanGRPOTrainer that also guards rewards, logs solved groups and seals checkpoints.
 
-    A resumed run is bitwise the uninterrupted one where the checkpoint falls on a rollout's end; the callback
-    StopAtRolloutEnd sees to that.
+    A resumed run equals the uninterrupted one bit by bit if the checkpoint is at the end of a rollout, which the
+    callback StopAtRolloutEnd ensures.
 
     Args:
-        max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
+        max_faulty_rewards: the largest share of a rollout's rows on which rewards may fail, in [0, 1] (guard.py).
 
     Attributes:
-        task: the run's, which decides what is right in evaluations and in the logged shares of groups; training
-            itself asks rewards only.
-        solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
-            NaN where nobody knows.
-        seal_record: further values for the seal of each checkpoint.
+        task: the run's task. It judges evaluations and the logged shares of groups; training itself only uses
+            rewards.
+        solved: the share of right completions in each group of the last rollout of all processes, (groups,); NaN if
+            unknown.
+        seal_record: additional values for the seal of each checkpoint.
     """
 
     task: Task | None = None
@@ -70,17 +70,17 @@ class RunTrainer(LeanGRPOTrainer):
 
     @property
     def training_metrics(self) -> dict[str, list[float]]:
-        """The values of each metric since the last log of training."""
+        """Values of each metric since training's last log."""
         return cast(dict[str, list[float]], self._metrics["train"])
 
     @property
     def last_rollout(self) -> dict[str, Any]:
-        """The last rollout of all processes, as TRL logs it: `prompt`, `completion`, `rewards` by name."""
+        """TRL's log of the last rollout of all processes: `prompt`, `completion`, `rewards` by name."""
         return cast(dict[str, Any], self._logs)
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        """Log how long it takes, in seconds; `step_time`, which TRL logs, is all but the optimizer's step."""
+        """Log the seconds of this phase; TRL's `step_time` is everything except the optimizer's step."""
         start = time.perf_counter()
         yield
         self.note(name, time.perf_counter() - start)
@@ -90,10 +90,10 @@ class RunTrainer(LeanGRPOTrainer):
             return super()._generate(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, but a run that is resumed logs what the whole would.
+        """Like TRL's, but a resumed run logs the same values as an uninterrupted one.
 
-        `train_loss` is over all steps, not over those since then, and where nothing was sampled no empty table
-        replaces the last one.
+        `train_loss` is the mean over all steps, not only those of this session. If nothing was sampled, the last
+        table of completions stays.
         """
         lines = [line for line in self.state.log_history if "loss" in line]
         if "train_loss" in logs and lines:
@@ -107,7 +107,7 @@ class RunTrainer(LeanGRPOTrainer):
     # Rewards
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
-        """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
+        """Like TRL's, but exclude rows on which a reward fails, and log groups as right, wrong or mixed."""
         with self._timed("time/rewards"), self.guard.watching(self):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
             with random_states_kept():
@@ -116,7 +116,7 @@ class RunTrainer(LeanGRPOTrainer):
         return self.guard.exclude(self, values)
 
     def _is_right(self, row: dict[str, Any], completion: Any) -> float:
-        """The judge's verdict on a completion, 0 or 1; NaN where there is none, infinity where the judge fails."""
+        """Return the judge's verdict on a completion, 0 or 1; NaN if it cannot judge, infinity if it fails."""
         if self.task is None or not self.task.can_judge(row):
             return math.nan
         try:
@@ -126,10 +126,10 @@ class RunTrainer(LeanGRPOTrainer):
             return math.inf
 
     def _note_solved(self, right: torch.Tensor) -> None:
-        """Log which share of the groups is all right, all wrong and mixed.
+        """Log the shares of groups that are all right, all wrong and mixed.
 
         Args:
-            right: (completions of all processes,), 0 or 1, NaN where nobody knows, infinity where the judge failed.
+            right: (completions of all processes,), 0 or 1; NaN if unknown, infinity if the judge failed.
         """
         if right.isinf().any() and not self._judge_failed:
             fault = next(filter(None, gather_object([self._judge_fault])), "")
@@ -145,11 +145,11 @@ class RunTrainer(LeanGRPOTrainer):
         for kind, those in kinds.items() if len(known) else ():
             self.note(f"groups/{kind}", those.float().mean().item())
 
-    # Checkpoints, and what follows from them
+    # Checkpoints
 
     @property
     def at_boundary(self) -> bool:
-        """True if the next micro-batch begins with a rollout: only there can a checkpoint be resumed from."""
+        """True if the next micro-batch begins with a rollout: only such checkpoints resume exactly."""
         return self._step % ((self.args.steps_per_generation or 1) * self.num_iterations) == 0
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
@@ -159,14 +159,14 @@ class RunTrainer(LeanGRPOTrainer):
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
             return super()._run_epoch(*args, **kwargs)
-        self.control.should_training_stop = True  # transformers would take one step more than a finished run has
+        self.control.should_training_stop = True  # transformers would take a step beyond the end of a finished run
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """As TRL's, but sealed when all of it is on the disk, and only then are older ones removed."""
+        """Like TRL's, but seal the checkpoint once all of it is on the disk, and only then delete older ones."""
         run, args = Path(self.args.output_dir or ""), self.args
         directory, keep = run / f"checkpoint-{self.state.global_step}", args.save_total_limit
         if args.should_save:
-            checkpoints.delete(directory)  # what an earlier attempt left
+            checkpoints.delete(directory)  # left by an earlier attempt
         self.accelerator.wait_for_everyone()
         args.save_total_limit = None
         try:
@@ -175,7 +175,7 @@ class RunTrainer(LeanGRPOTrainer):
             if args.should_save:
                 checkpoints.seal(directory, self.accelerator.num_processes, **self.seal_record)
         except Exception:
-            if args.should_save:  # the others' failure ends this process, too, but not while it writes
+            if args.should_save:  # another process' failure must not end this one while it writes
                 checkpoints.delete(directory)  # to free the space
             raise
         finally:
@@ -188,7 +188,7 @@ class RunTrainer(LeanGRPOTrainer):
             super().init_hf_repo(*args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """TRL's, and below it the run's own section where the directory holds a run."""
+        """Write TRL's model card and, if the directory contains a run, the run's section below it."""
         output, hub_model_id = Path(self.args.output_dir or ""), cast(Any, self.hub_model_id)
         self.hub_model_id = hub_model_id or cast(Any, f"your-name/{output.name}")  # TRL would print None
         super().create_model_card(*args, **kwargs)
@@ -196,15 +196,15 @@ class RunTrainer(LeanGRPOTrainer):
         if self.is_world_process_zero() and (output / "run.json").exists():
             try:
                 model_card.complete(output, self.state.global_step)
-            except UserError as error:  # a file that somebody has broken costs no checkpoint
+            except UserError as error:  # a broken file must not cost the checkpoint
                 say(f"note: the model card is TRL's alone ({error})")
 
 
 class _InEpochs(RepeatSampler):
-    """TRL's sampler, whose order of prompts depends on the epoch that begins.
+    """TRL's sampler with an order of prompts that depends on the epoch.
 
-    Stock draws one order after the other from a generator that starts anew in a resumed run, which would so see the
-    prompts of its third epoch in the order of the first.
+    Stock TRL draws all orders from one generator, which a resumed run starts again: it would see the prompts of its
+    third epoch in the order of the first.
     """
 
     def __init__(self, stock: RepeatSampler, epoch: Callable[[], int]) -> None:

@@ -15,15 +15,15 @@ from grpo.training.stopping import StopAtRolloutEnd
 
 
 def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[str, float]) -> None:
-    """Begin the run's record and its tracker, and add the callbacks in their order.
+    """Begin the run's record and its tracker, and add the callbacks in order.
 
     Args:
-        perfect: the value of each reward for a perfect completion, by its logged name.
+        perfect: each reward's value for a perfect completion, by logged name.
     """
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill
     record = task.record()
-    # a checkpoint that is handed to somebody is asked with its prompt
+    # so that a copied checkpoint can be asked with its prompt
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
     functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))  # TRL also allows models
@@ -32,13 +32,13 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
         callbacks.MetricsFile(run.output),
-        callbacks.LiveReport(run.output),  # which shows what is in that file
+        callbacks.LiveReport(run.output),  # after the metrics file, which it shows
         skip,
         callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, seen),
         *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
-        StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
+        StopAtRolloutEnd(trainer, run),  # last, to see the requests of the others
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
-    rows = data.counts() | {"fingerprint": resume.fingerprint(data.train, "question")}  # whatever the prompt around it
+    rows = data.counts() | {"fingerprint": resume.fingerprint(data.train, "question")}  # without the prompt around it
     run.begin(**record, data=rows, perfect=perfect)

@@ -1,7 +1,7 @@
-"""End training, and write checkpoints, at a rollout's end only.
+"""End training and write checkpoints only at the end of a rollout.
 
-A checkpoint holds no rollout, and a resumed run samples one at once: only where the next micro-batch would sample anew
-anyway does it continue as if it had never stopped.
+A checkpoint does not contain a rollout, so a resumed run samples at once. It continues exactly only if the
+uninterrupted run would sample at that point, too.
 """
 
 from typing import Any
@@ -14,19 +14,19 @@ from grpo.training.run_trainer import RunTrainer
 
 
 class StopAtRolloutEnd(TrainerCallback):
-    """Ends training at a rollout's end, on all processes at the same step, once the run is asked to end.
+    """End training at the end of a rollout, at the same step on all processes, after the run's end was requested.
 
-    So does an end that another callback requests, transformers' EarlyStoppingCallback for example.
+    Requests of other callbacks, such as transformers' EarlyStoppingCallback, wait for that moment, too.
     """
 
     def __init__(self, trainer: RunTrainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
-        self._due = False  # a checkpoint, in the middle of a rollout
+        self._due = False  # True if a checkpoint was due amid a rollout
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.begin_training(state.max_steps)
         self.run.step = state.global_step
-        # it sees what the others request; the list is replaced, since this event runs through it
+        # last, to see requests of the others; a new list, since this event iterates over the old one
         callbacks = self.trainer.callback_handler.callbacks
         self.trainer.callback_handler.callbacks = sorted(callbacks, key=self._order)
 
@@ -35,7 +35,7 @@ class StopAtRolloutEnd(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.training = False
-        if state.global_step < state.max_steps:  # unless it is known why, the data may have ended
+        if state.global_step < state.max_steps:  # without a known reason, the data may have ended
             self.run.end_early()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -48,12 +48,12 @@ class StopAtRolloutEnd(TrainerCallback):
             self._due = False
             if self.run.stopped:
                 control.should_training_stop = control.should_save = True
-        # a checkpoint holds no metrics that wait for a log, and a run that ends has logged all of its steps
+        # checkpoints lack metrics that wait for a log, and a run must log all of its steps
         control.should_log |= control.should_save or state.global_step >= state.max_steps
 
     def _after_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._take_over(state, control) and self._may_end(state):
-            control.should_save = True  # which comes after these events
+            control.should_save = True  # saving comes after these events
 
     on_log = on_evaluate = on_epoch_end = _after_step
 
@@ -61,7 +61,7 @@ class StopAtRolloutEnd(TrainerCallback):
         return bool(self.trainer.at_boundary) or state.global_step >= state.max_steps
 
     def _take_over(self, state: TrainerState, control: TrainerControl) -> bool:
-        """Let an end that another callback requests come at a rollout's end; whether there is such a request."""
+        """Postpone another callback's request to end until the end of a rollout. Return True if there is one."""
         requested = control.should_training_stop and state.global_step < state.max_steps and not self.run.stopped
         if requested:
             self.run.end_early()
@@ -69,7 +69,7 @@ class StopAtRolloutEnd(TrainerCallback):
         return requested
 
     def _stop_for_signal(self) -> None:
-        """Request the end for a signal that any of the processes has got."""
+        """Request the end if any process has received a signal."""
         number, accelerator = self.run.signal, self.trainer.accelerator
         if accelerator.num_processes > 1:
             number = int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())

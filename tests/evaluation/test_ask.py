@@ -102,7 +102,7 @@ def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
         (["notes", "2 + 2?"], "'notes' holds no model"),
         (["broken", "2 + 2?"], "'broken' is not a run (JSONDecodeError in broken/run.json)"),
         (["newer", "2 + 2?"], "the record of 'newer' is of another version ("),
-        (["alone", "2 + 2?"], "nothing records the prompt of 'alone'"),
+        (["alone", "2 + 2?"], "no file has the prompt of 'alone'"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(words, named, capfd):
