@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 # Whatever is set where the tests run, they and their subprocesses see none of it
 OTHERS = (
     "WANDB_", "HF_", "HUGGING", "TRANSFORMERS_", "DATASETS_", "ACCELERATE_", "TOKENIZERS_", "OMP_", "GOMP_", "MKL_",
-    "TORCHELASTIC_", "FSDP_", "GRPO_",
+    "TORCHELASTIC_", "FSDP_", "GRPO_", "DS_",
 )  # fmt: skip
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 LAUNCHER = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
@@ -23,6 +23,7 @@ for name in list(os.environ):
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["DS_ACCELERATOR"] = "cpu"  # otherwise DeepSpeed says on stdout that it found no GPU
 os.environ["COLUMNS"] = "100"  # of a terminal that is none
 
 collect_ignore = ["helpers", "programs"]  # which --doctest-modules would import
