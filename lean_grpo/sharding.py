@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import parse_flag_from_env
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
+from transformers import TrainingArguments
 from transformers.integrations import is_fsdp_enabled
 from trl.models.utils import unwrap_model_for_generation
 
@@ -59,6 +61,12 @@ def prepare(accelerator: Accelerator) -> None:
     zero: Any = accelerator.state.deepspeed_plugin
     if zero and (mismatches := zero.hf_ds_config.mismatches):  # transformers' own error comes after an evaluation
         raise ValueError(f"deepspeed: its file contradicts the settings ({'; '.join(mismatches)}); write auto there")
+
+
+def divides_weights(training: TrainingArguments) -> bool:
+    """Whether the settings or a launcher ask for FSDP2 or ZeRO-3, where each device holds a part of the weights."""
+    zero = training.deepspeed_plugin
+    return bool(training.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") or (zero and zero.zero_stage == 3))
 
 
 def where_to_load(local_process: int) -> dict[str, str] | None:

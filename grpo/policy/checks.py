@@ -1,7 +1,6 @@
 """Preflight's checks of the model and the machine: sizes, learning rate, context, memory and disk."""
 
 import math
-import os
 import shutil
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from grpo.core.checklist import Check, warn_if
 from grpo.core.text import human_bytes
 from grpo.data.checks import Plan
 from grpo.policy import memory
-from lean_grpo import attention, packing
+from lean_grpo import attention, packing, sharding
 
 DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
 # Weights of a model at most → the rates of its recipe, for all weights and an adapter (docs/reading-curves.md)
@@ -124,7 +123,7 @@ def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: in
         where = "this machine"
     per_device = geometry.rollout // geometry.world_size
     answers = min(training.per_device_eval_batch_size, len(plan.data.held_out))
-    shards = geometry.world_size if os.environ.get("ACCELERATE_USE_FSDP") == "true" else 1
+    shards = geometry.world_size if sharding.divides_weights(training) else 1
     parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers, shards)
     finding = f"at least {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
     finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"

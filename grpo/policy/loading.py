@@ -97,8 +97,9 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
         "quantization_config": quantization,
         **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
-    if is_fsdp_enabled() and quantization is None and not adapter:  # which TRL copies, so it must be there
-        options["device_map"] = sharding.where_to_load(training.local_process_index)
+    elsewhere = sharding.where_to_load(training.local_process_index)
+    if elsewhere and quantization is None and not adapter:  # TRL copies an adapter, so it must be there
+        options["device_map"] = elsewhere
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()
     with loads(name), loaded_whole(), warnings.catch_warnings():

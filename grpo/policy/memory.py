@@ -102,7 +102,7 @@ def weight_bytes(
     """Bytes on a device of all weights, of the gradients, and of the optimizer's state."""
     dtype = BYTES.get(str(model.dtype), 4)
     frozen = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else dtype
-    trained = 4 if shape.adapter or shards > 1 else dtype  # an adapter is float32, as is what FSDP2 trains
+    trained = 4 if shape.adapter or shards > 1 else dtype  # an adapter is float32, and so are FSDP2's weights
     weights = shape.trained * trained + (shape.parameters * frozen if shape.adapter else 0.0)
     optim = optimizer(training)
     state = shape.trained * next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
@@ -137,7 +137,7 @@ def memory(
         pack_tokens: most tokens that a training step computes at once; None: a padded micro-batch.
         device_memory: bytes of the device, of which vLLM reserves its share.
         answers: held-out questions that one device answers at once.
-        shards: devices among which FSDP2 divides weights, gradients and optimizer; 1: each has all of them.
+        shards: devices among which FSDP2 or ZeRO-3 divides weights, gradients and optimizer; 1: each has all of them.
     """
     weights, gradients, state = weight_bytes(shape, training, model, shards)
     length = prompt_length + (training.max_completion_length or 0)

@@ -6,10 +6,12 @@ import pytest
 from helpers_runs import DEMO, ROOT
 from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+from transformers.integrations import deepspeed
 
 import train_grpo
 from grpo.config.configure import configure
 from grpo.policy import memory
+from lean_grpo import sharding
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import counted
@@ -76,7 +78,28 @@ def test_adamws_roots_and_vllms_copies_of_frozen_weights_count():
     assert parts["optimizer step"] == parts["gradients"] == 2 * 1_543_714_304
 
 
-def test_fsdp2_divides_weights_gradients_and_optimizer():
+@pytest.mark.parametrize(
+    ("launcher", "divided"),
+    [
+        ({}, False),
+        ({"ACCELERATE_USE_FSDP": "true"}, True),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, True),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}, False),
+    ],
+    ids=["torchrun", "FSDP2", "ZeRO-3", "ZeRO-2"],
+)
+def test_which_launchers_divide_weights(launcher, divided, monkeypatch):
+    """Preflight divides its estimate by the number of processes where they do."""
+    if "ACCELERATE_USE_DEEPSPEED" in launcher:
+        pytest.importorskip("deepspeed")
+        monkeypatch.setattr(deepspeed, "_hf_deepspeed_config_weak_ref", None)  # ZeRO-3 sets it for the process
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    assert sharding.divides_weights(settings()[0]) == divided
+    assert sharding.divides_weights(settings("--fsdp", "full_shard")[0])
+
+
+def test_sharding_divides_weights_gradients_and_optimizer():
     step = {"rollout_per_device": 0, "prompt_length": 256, "pack_tokens": 8192}
     whole, quarter = (memory.memory(memory.shape(QWEN_15B), *on_a_gpu("float32"), **step, shards=n) for n in (1, 4))
     assert all(whole[part] == 4 * quarter[part] for part in ("weights", "optimizer"))
