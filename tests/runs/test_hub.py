@@ -73,6 +73,16 @@ def test_an_upload_holds_model_card_report_and_records(tiny_run, rows_file, serv
     named = re.findall(r"[\w./-]+\.(?:jsonl?|png|html|parquet|bin)\b", texts["README.md"] + report)
     assert set(named) <= files.keys() | {"rows.jsonl"}
 
+    downloaded = Path("downloaded")
+    downloaded.mkdir()
+    for name, content in files.items():
+        (downloaded / name).write_bytes(content)
+    answers = set()
+    for directory in (run, downloaded):
+        assert tool(["ask", str(directory), "Mia has 3 boxes with 4 pens in each. How many pens are there?"]) == 0
+        answers.add(capfd.readouterr().out.removeprefix(f"{directory} answers:"))
+    assert len(answers) == 1 and "<answer>" in answers.pop()
+
 
 REFUSALS = {"preupload": [401, 500], "commit": [403, None]}
 
