@@ -87,6 +87,7 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
         if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed, where it is installed, warns that there is no GPU
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
         return []

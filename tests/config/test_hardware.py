@@ -147,6 +147,12 @@ def test_vllm_is_not_taken_by_itself_where_it_cannot_work(gpus, key, monkeypatch
     assert any(key in note.finding for note in notes)
 
 
+def test_deepspeed_does_not_look_for_a_gpu_on_a_cpu(monkeypatch):
+    monkeypatch.delenv("DS_ACCELERATOR")
+    hardware.fit_to_machine(settings(use_cpu=True), {})
+    assert os.environ["DS_ACCELERATOR"] == "cpu"
+
+
 def test_settings_decide_whatever_a_launchers_file_says(monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")  # as TRL's file for ZeRO-1
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
