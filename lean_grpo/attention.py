@@ -28,8 +28,8 @@ class Kernel:
     """The kernel that computes the attention of packs.
 
     Attributes:
-        name: what people read.
-        pack_tokens: positions of a pack where the user gave no number.
+        name: for messages.
+        pack_tokens: the default number of positions in a pack.
         attend: FlashAttention 2 over segments: queries, keys and values (positions, heads, width), where the queries
             and keys of each segment end, the longest of both, and the scaling; None: sdpa.
         by_segment: each segment is computed with what it sees alone; False: with the whole pack, under a mask.
@@ -147,7 +147,7 @@ _WITHOUT_MASK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def _attention_layers(model: torch.nn.Module) -> int:
-    """The number of a model's layers, however it is wrapped; -1 where it does not say."""
+    """The number of a model's layers, however it is wrapped; -1 if its configuration has none."""
     inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     return getattr(inner.config.get_text_config(), "num_hidden_layers", -1) if inner else -1
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
-COSTLY = 0.1  # of a group's positions: what dividing it may add before it gets larger packs to itself
+COSTLY = 0.1  # the share of a group's positions that dividing it may add; above it the group gets larger packs
 IGNORED = -100  # the label of a position that is not scored, as everywhere in transformers
 
 
@@ -43,12 +43,12 @@ def cost(rows: Sequence[Row]) -> int:
 
 
 def make_packs(rows: Sequence[Row], pack_tokens: int, most: int = 0) -> list[list[int]]:
-    """Divide rows among packs: the numbers of each pack's rows.
+    """Divide rows among packs, and return the numbers of each pack's rows.
 
-    Rows with the same prompt stay together as far as a pack allows, the largest packs come first, and empty
-    completions are dropped. A row that is longer than a pack has one to itself. A group that is longer is divided
-    evenly, or, where that takes fewer packs, into full packs and a rest that shares one. Where its prompt is so long
-    that computing it in each part would be COSTLY, the group has packs to itself, which may be larger.
+    Rows with the same prompt stay together where they fit in a pack. The largest packs come first, and empty
+    completions are dropped. A row longer than a pack gets a pack to itself. A longer group is divided evenly, or into
+    full packs and a rest that shares one, if that takes fewer packs. If its prompt is so long that computing it in
+    each part would be COSTLY, the group gets larger packs to itself.
 
     Args:
         pack_tokens: positions of a pack, at most.

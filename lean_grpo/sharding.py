@@ -21,9 +21,9 @@ from trl.models.utils import unwrap_model_for_generation
 
 @contextlib.contextmanager
 def whole(trainer: Any) -> Iterator[Any]:
-    """A trainer's policy with all its weights on this device, for forwards without gradients; all processes enter.
+    """Gather all weights of a trainer's policy on this device, for forwards without gradients.
 
-    Without sharding it changes nothing.
+    All processes must enter. Without sharding it changes nothing.
     """
     model, accelerator = trainer.model, trainer.accelerator
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -45,10 +45,12 @@ def whole(trainer: Any) -> Iterator[Any]:
 
 
 def prepare(accelerator: Accelerator) -> None:
-    """Before anything is sharded: refuse what cannot be; under bf16 keep FSDP2's log-probabilities and sums float32.
+    """Refuse launcher settings that cannot work, and keep FSDP2's log-probabilities and sums in float32 under bf16.
+
+    Call this before anything is sharded.
 
     Raises:
-        ValueError: with what to change.
+        ValueError: names the setting, and what to use instead.
     """
     fsdp: Any = getattr(accelerator.state, "fsdp_plugin", None)
     if fsdp and fsdp.fsdp_version == 1:
@@ -70,12 +72,12 @@ def divides_weights(training: TrainingArguments) -> bool:
 
 
 def where_to_load(local_process: int) -> dict[str, str] | None:
-    """The device_map of a model that FSDP2 is to shard: a machine's first process alone reads the weights."""
+    """The device_map of a model that FSDP2 will shard: only the first process of a machine reads the weights."""
     return {"": "meta"} if local_process and is_fsdp_enabled() else None
 
 
 def shard(accelerator: Accelerator, model: Any) -> None:
-    """Divide a model's weights with FSDP2, in place, before training would: only the first process has loaded them."""
+    """Divide a model's weights with FSDP2, in place, earlier than the Trainer does: only one process has them."""
     if getattr(accelerator.state, "fsdp_plugin", None) and model is not None:
         fsdp2_prepare_model(accelerator, model)
         model._get_fsdp_state()._lazy_init()  # as the root: an adapter's base model, sampled alone, would become one

@@ -243,7 +243,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         return loss
 
     def _log_losses(self, model: torch.nn.Module, plan: Plan) -> None:
-        """Run TRL's loss on each micro-batch, with the values that are known by now, for what it logs."""
+        """Run TRL's loss on each micro-batch with the values already computed, so that TRL logs its metrics."""
         tokens = plan.rows["completion_mask"] * plan.computed[:, None]
         sums = torch.stack([(plan.entropies * tokens).sum(), tokens.sum().float()])
         entropy = self.accelerator.reduce(sums, reduction="sum")
@@ -261,7 +261,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     @contextlib.contextmanager
     def _without_other_processes(self) -> Iterator[None]:
-        """TRL's loss without what it logs, and without the other processes, which may have fewer packs."""
+        """Run TRL's loss without logging, and without other processes, which may have fewer packs."""
         metrics, accelerator = self._metrics, self.accelerator
         self._metrics, self.accelerator = defaultdict(lambda: defaultdict(list)), _LocalAccelerator(accelerator)
         try:
@@ -270,9 +270,9 @@ class LeanGRPOTrainer(GRPOTrainer):
             self._metrics, self.accelerator = metrics, accelerator
 
     def _make_packs(self, rows: Sequence[Row], padded: int) -> list[list[int]]:
-        """Packs of these rows: on all processes as many, at least one, some of them empty.
+        """Divide rows into packs, the same number on all processes: at least one, and some may be empty.
 
-        Sharded weights are gathered by all processes, or by none.
+        Every process computes as often as the others, since they gather sharded weights together.
 
         Args:
             padded: positions that TRL would compute at once, which is as far as packs grow.

@@ -40,7 +40,7 @@ NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt
 # What vLLM lacks, or TRL does not do with it
 WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
-# What it takes from its files (TRL's for ZeRO hold bf16, and one step of accumulation) though the settings decide
+# Variables that it sets from its files (TRL's for ZeRO hold bf16, and one step of accumulation); the settings decide
 OVERRIDDEN = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING")
 
 
@@ -146,7 +146,7 @@ def _age(architecture: str) -> int:
 
 
 def _choose_vllm(settings: dict[str, Any], flags: set[str]) -> list[Check]:
-    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; one line says so."""
+    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; return the line that says so."""
     if settings["eval_only"]:
         return []
     installed, notes = is_vllm_available(), list[Check]()

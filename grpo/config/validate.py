@@ -52,7 +52,7 @@ HARMFUL = {
     "use_transformers_continuous_batching": "turns float32 weights into 16-bit ones for good",
     "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
 }
-# What a tokenizer does beside rendering its chat template, which only tools and documents are for
+# Arguments that go to the tokenizer; the others, and tools and documents, go to its chat template
 TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {
     "tools",
     "documents",
@@ -99,7 +99,7 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for pattern, switch in REQUIRES.items():
         ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
-        by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
+        by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # if it is installed
         if ignored and not settings[switch] and not by_itself:
             value = "1" if switch.endswith("workers") else "true"
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} {value}")
