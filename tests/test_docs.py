@@ -36,12 +36,11 @@ from grpo.training.causes import CAUSES
 
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
-    "pip install flash-attn --no-build-isolation": "compiles for a GPU",
     "pip install .": "has a test of its own, lean_grpo/test_installed.py",
     "python3 -m venv .venv": "is where it runs",
     "python -m pytest": "is what runs this",
 }
-FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and transformers' of 2025
+FOREIGN = {"nodes", "warmup_ratio"}  # Slurm's, and transformers' of 2025
 NEED_CUDA = ("use_vllm", "use_unsloth", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "lean_grpo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
