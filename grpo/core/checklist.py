@@ -25,7 +25,6 @@ class Trial:
     values: dict[str, dict[str, float | str | None]] = field(
         default_factory=dict
     )  # by reward and kind; a string describes a failure
-    changed: dict[str, list[str]] = field(default_factory=dict)  # by reward: the arguments that it changes in place
     exact: list[str] = field(default_factory=list)  # rewards that need the gold answer character by character
     weights: dict[str, float] = field(default_factory=dict)  # by reward
 

@@ -111,7 +111,8 @@ def _splits_of(whole: dict[str, Any]) -> Splits:
     if cells and all(isinstance(column, dict) for column in cells):
         keys = list(cells[0])  # of rows, unless these are the objects of rows
         by_column = len(keys) > len(cells) or (keys and all(map(str.isdecimal, keys)))
-        if by_column and all(column.keys() == cells[0].keys() for column in cells):
+        by_row = all(map(str.isdecimal, whole))
+        if by_column and not by_row and all(column.keys() == cells[0].keys() for column in cells):
             return {"train": [{name: whole[name][key] for name in whole} for key in keys]}
         return {"train": cells}
     tables = {

@@ -57,7 +57,7 @@ class RewardGuard:
         limit: the largest excluded share of a training rollout's rows (of all processes), in [0, 1].
 
     Attributes:
-        faults: by reward, the first failed rows of this process in this rollout.
+        faults: the first failed rows of this process in this rollout, a few for each reward.
         any_fault: True if any reward has failed in this run.
         excess: the reason to end the run if more than `limit` failed, else "". The same on all processes.
     """
@@ -110,12 +110,10 @@ class RewardGuard:
 
     @contextlib.contextmanager
     def watching(self, trainer: Any) -> Iterator[None]:
-        """Guard the rewards while TRL calls them. Reward models, which TRL calls itself, are not guarded."""
+        """Guard the rewards while TRL calls them."""
         unguarded = trainer.reward_funcs
-        trainer.reward_funcs = [
-            reward if isinstance(reward, torch.nn.Module) else self.guarded(name, reward)
-            for name, reward in zip(trainer.reward_func_names, unguarded, strict=True)
-        ]
+        names = trainer.reward_func_names
+        trainer.reward_funcs = [self.guarded(name, reward) for name, reward in zip(names, unguarded, strict=True)]
         self.faults = []
         try:
             yield
@@ -128,8 +126,7 @@ class RewardGuard:
         Args:
             values: (rows of all processes, rewards), as TRL gathered them from guarded rewards.
         """
-        models = [isinstance(reward, torch.nn.Module) for reward in trainer.reward_funcs]
-        failed = values.isinf().any(1) | values[:, models].isnan().any(1)
+        failed = values.isinf().any(1)
         values[failed] = torch.nan
         training, step = trainer.model.training, trainer.state.global_step + 1
         self.any_fault |= bool(failed.any())

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, TrainerState
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.processes import say
-from grpo.rewarding.guard import FAILED, RewardGuard, Values, own_copy
+from grpo.rewarding.guard import FAILED, RewardGuard, Values
 from grpo.rewarding.registry import Rewards
 from grpo.task.answers import is_right, last_number
 from grpo.task.gold import alternatives
@@ -25,7 +25,6 @@ EXTRA = "\nI hope that this helps!\n"
 
 Value = float | str | None  # a string describes a failure
 Tried = dict[str, dict[str, Value]]  # by reward and test completion
-Changed = dict[str, list[str]]  # by reward: the arguments that it changes in place
 
 
 # --- Calling rewards as TRL does ----------------------------------------------------------------------------------
@@ -108,13 +107,12 @@ def rewritten(reasoning: str, gold: Gold | None, task: Task) -> str | None:
 
 def try_rewards(
     rewards: Rewards, row: dict[str, Any], reasoning: str, task: Task, tokenizer: PreTrainedTokenizerBase
-) -> tuple[dict[str, str], Tried, Changed, list[str]]:
-    """Call each reward on each test completion of a training row. Return values or faults, and changed arguments.
+) -> tuple[dict[str, str], Tried, list[str]]:
+    """Call each reward on each test completion of a training row. Return the completions, and values or faults.
 
     The completions pass through the tokenizer, like a model's. Last, return the rewards that pay for a right answer
     only if it is the gold answer character by character.
     """
-    changed: Changed = {}
     texts = perturbed(reasoning, row["answer"], task)
     if otherwise := rewritten(reasoning, row["answer"], task):
         texts[REWRITTEN] = otherwise
@@ -123,8 +121,7 @@ def try_rewards(
     texts = dict(zip(texts, decoded, strict=True))
     columns = columns_of([row] * len(texts), decoded, ids, task.prompt.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-        watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
-        given, faults = guarded_values(watched, columns)
+        given, faults = guarded_values({name: _impatient(reward) for name, reward in rewards.items()}, columns)
     first = {fault["function"]: told(fault["fault"]) for fault in reversed(faults)}
     tried = {
         name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
@@ -134,35 +131,19 @@ def try_rewards(
     for values in tried.values():
         values.pop(REWRITTEN, None)
     texts.pop(REWRITTEN, None)
-    return texts, tried, {name: arguments for name, arguments in changed.items() if arguments}, exact
+    return texts, tried, exact
 
 
-def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., Any]:
-    """Wrap a reward to list the arguments that it changes in place.
-
-    An async reward fails after PATIENCE seconds, since its server may be down.
-    """
-
-    @contextlib.contextmanager
-    def watching(columns: Mapping[str, Any]) -> Iterator[None]:
-        before = own_copy(columns)
-        try:
-            yield
-        finally:
-            changed.extend(key for key in columns if key not in changed and columns[key] != before[key])
-
-    def score(**columns: Any) -> Any:
-        with watching(columns):
-            return reward(**columns)
+def _impatient(reward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an async reward fail after PATIENCE seconds, since its server may be down."""
 
     async def ask(**columns: Any) -> Any:
-        with watching(columns):
-            try:
-                return await asyncio.wait_for(reward(**columns), PATIENCE)
-            except TimeoutError:
-                raise TimeoutError(f"no answer within {PATIENCE:g} seconds") from None
+        try:
+            return await asyncio.wait_for(reward(**columns), PATIENCE)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {PATIENCE:g} seconds") from None
 
-    return ask if is_async_callable(reward) else score
+    return ask if is_async_callable(reward) else reward
 
 
 def told(fault: str) -> str:

@@ -37,7 +37,8 @@ def default_names(
     'outputs/Llama-1B-GRPO-my'
     """
     path = Path(model_name_or_path)
-    base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
+    part = re.fullmatch(r"model|merged|checkpoint-\d+", path.name)  # assets/demo/model, outputs/demo-GRPO/checkpoint-40
+    base = path.parent.name if part and path.parent.name else path.name
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
     # a run from another run's model keeps that run's name, without data and number

@@ -6,7 +6,6 @@ only if they were measured at the run's current step, so results of an earlier e
 
 import json
 import platform
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,9 +151,11 @@ def resume_command(run: Path) -> str | None:
     command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
     if not command or not then or Path(then).resolve() == run.resolve():
         return command
-    return re.sub(
-        rf"(--output[_-]dir[ =]){re.escape(shlex.quote(then))}(?= |$)", rf"\g<1>{shlex.quote(str(run))}", command
-    )
+    for flag in ("--output_dir", "--output-dir"):
+        for words in ([flag, "{}"], [flag + "={}"]):
+            old, new = (shlex.join(word.format(path) for word in words) for path in (then, run))
+            command = f"{command} ".replace(f" {old} ", f" {new} ").rstrip()
+    return command
 
 
 def read_prompt(model: Path) -> dict[str, Any] | None:

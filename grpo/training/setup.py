@@ -1,9 +1,6 @@
 """Attach a run's metrics, samples, alarms and stopping to its trainer."""
 
-from typing import Any
-
 from grpo.data.dataset import Data
-from grpo.rewarding import registry
 from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
@@ -26,8 +23,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     # so that a copied checkpoint can be asked with its prompt
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
-    functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))  # TRL also allows models
-    seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)))
+    seen = History(perfect=perfect)
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (

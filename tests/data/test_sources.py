@@ -87,6 +87,12 @@ def test_every_source_gives_the_same_rows(name):
     assert ("test" in sources.load_source(name, "main")) == ("/" in name)
 
 
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "table", "records"])
+def test_a_single_row_of_pandas_is_a_row(orient):
+    FRAME[:1].to_json("one.json", orient=orient)
+    assert [{name: row[name] for name in ROWS[0]} for row in rows_of("one.json")] == ROWS[:1]
+
+
 def test_one_object_may_hold_several_splits():
     Path("r.json").write_text(json.dumps({"train": ROWS, "test": ROWS[:2]}))
     splits = sources.load_source("r.json")

@@ -125,13 +125,6 @@ def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
     assert "reward wrong_is_better" not in checked({"wrong_is_better": wrong_is_better}, wrong_is_better=-1.0)
 
 
-def test_a_reward_that_changes_its_input_is_a_warning():
-    plan = SimpleNamespace(trial=Trial(changed={"clears_reward_func": ["answer", "prompts"]}), rewards={})
-    (check,) = checks.about_rewards(plan)
-    assert (check.status, check.name) == ("warning", "reward clears")
-    assert check.finding == "changes its input: answer and prompts" and "copy" in check.remedy
-
-
 @pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
 def test_a_reward_for_the_form_prefers_nothing(gold):
     rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shlex
 from pathlib import Path
 
 import pytest
@@ -50,13 +51,18 @@ def test_a_run_that_was_killed_is_told_from_one_that_trains(run):
     assert read_run(run).status == "running"
 
 
-def test_a_moved_run_is_resumed_where_it_is():
-    command = "python train_grpo.py --output_dir r --seed 3 --resume_from_checkpoint auto"
-    Path("r").mkdir()
-    Path("r/run.json").write_text(json.dumps({"resume": command, "settings": {"output_dir": "r"}}))
-    assert resume_command(Path("r")) == command
-    Path("r").rename("my moved-run")
-    assert resume_command(Path("my moved-run")) == command.replace(" r ", " 'my moved-run' ")
+@pytest.mark.parametrize("name", ["r", "my r"])
+@pytest.mark.parametrize("flag", ["--output_dir {}", "--output-dir={}"])
+def test_a_moved_run_is_resumed_where_it_is(flag, name):
+    def written(directory):
+        words = [word.format(directory) for word in flag.split()]
+        return f"python train_grpo.py --seed 3 {shlex.join(words)} --run_name {shlex.quote(name)}"
+
+    Path(name).mkdir()
+    Path(name, "run.json").write_text(json.dumps({"resume": written(name), "settings": {"output_dir": name}}))
+    assert resume_command(Path(name)) == written(name)
+    Path(name).rename("moved to")
+    assert resume_command(Path("moved to")) == written("moved to")
     assert resume_command(Path("none")) is None
 
 
