@@ -18,17 +18,12 @@ from grpo.core.processes import show
 from grpo.core.text import counted, for_rich, shorten
 from grpo.evaluation import comparison
 from grpo.evaluation.comparison import mean_interval
+from grpo.runs import resume
 from grpo.runs.files import RunFiles, read_run
 
 # A measure's key in comparison.json and in eval_*.json; without gold answers, rewards replace accuracies
 KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
-# Settings that do not change what is learned (names, logging, files), or whose effect, the prompt, has a hash
-NOT_COMPARED = {
-    *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
-    *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
-    *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
-    *("system_prompt", "prompt_format", "answer_pattern"),
-}
+PROMPT = {"system_prompt", "prompt_format", "answer_pattern"}  # settings whose effect, the prompt, has a hash
 SEEDS = {"seed", "data_seed"}  # settings that may differ between runs of one experiment
 
 
@@ -58,11 +53,16 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
-    """Return differing settings and commits, except names, with their values by run."""
+    """Return commits and settings that differ and affect what is learned or measured, with their values by run."""
     known = [{**run.settings, "commit": run.record.get("commit")} for run in runs]
-    keys = dict.fromkeys(key for settings in known for key in settings if key not in NOT_COMPARED)
+    keys = dict.fromkeys(key for settings in known for key in settings if _is_compared(key))
     values = {key: [settings.get(key) for settings in known] for key in keys}
     return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
+
+
+def _is_compared(key: str) -> bool:
+    measures = key in resume.DATA or (key.startswith("eval") and key != "eval_every")
+    return measures or (resume.changes_learning(key) and key not in PROMPT)
 
 
 def print_runs(runs: Sequence[RunFiles]) -> None:
@@ -76,7 +76,7 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     if settings or sources:
         lines.append("What differs:")
     elif one_experiment:
-        lines.append("All settings are the same: one experiment, counted several times")
+        lines.append("No setting that matters differs: one experiment, counted several times")
     if sources:
         text = ", ".join(f"other {label.replace('code of', 'code in')}" for label in sources)
         lines.append(f"  {text[0].upper()}{text[1:]}")

@@ -37,7 +37,7 @@ def default_names(
     'outputs/Llama-1B-GRPO-my'
     """
     path = Path(model_name_or_path)
-    part = re.fullmatch(r"model|merged|checkpoint-\d+", path.name)  # assets/demo/model, outputs/demo-GRPO/checkpoint-40
+    part = re.fullmatch(r"model|merged|checkpoint-\d+", path.name)  # of a run, or as in assets/demo
     base = path.parent.name if part and path.parent.name else path.name
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)

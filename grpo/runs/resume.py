@@ -142,8 +142,13 @@ def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = F
         key: (then[key], now[key])
         for key in then
         if key in now and then[key] != now[key] and not _is_moved(then[key], now[key])
-        if (decisive and key in DATA) or (key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_PREFIXES))
+        if changes_learning(key) or (decisive and key in DATA)
     }
+
+
+def changes_learning(key: str) -> bool:
+    """True if a setting affects what is learned. Names of data do not: the rows themselves are compared."""
+    return key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_PREFIXES)
 
 
 def _is_moved(then: Any, now: Any) -> bool:

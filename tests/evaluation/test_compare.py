@@ -68,7 +68,8 @@ def test_what_no_setting_names_is_shown_and_makes_two_experiments(capsys):
     change(first, sources=sources, data={"fingerprint": "1"})
     change(other, sources=sources, data={"fingerprint": "1"})
     said = shown(capsys, first, other)
-    assert said.endswith("All settings are the same: one experiment, counted several times") and "mean gain" in said
+    assert said.endswith("No setting that matters differs: one experiment, counted several times")
+    assert "mean gain" in said
     for changed, words in (
         ({"system prompt": "2", "code of date_exact": "2", "rest of the script": "2"},
          "Other system prompt, other code in date_exact"),
@@ -81,6 +82,20 @@ def test_what_no_setting_names_is_shown_and_makes_two_experiments(capsys):
     assert "Other" not in shown(capsys, first, other)  # it is not known, since it ran in a notebook
     change(other, sources=sources, data={"fingerprint": "2"})
     assert shown(capsys, first, other).endswith("What differs: Other training rows")
+
+
+def test_settings_that_teach_nothing_make_no_other_experiment(capsys):
+    """What a resumed run may change, too, apart from its data and its questions."""
+    first, other = (write_learner(Path(name), gain) for name, gain in (("a", 2), ("b", 4)))
+    before = json.loads((first / "run.json").read_text())["settings"]
+    harmless = {"stop_on_alarm": True, "push_to_hub": True, "save_steps": 7, "packed": False, "logging_steps": 9}
+    change(other, settings=before | harmless | {"eval_every": 3})
+    said = shown(capsys, first, other)
+    assert "No setting that matters differs" in said and "mean gain" in said
+    for key, value in (("eval_samples", 9), ("dataset_name", "other.csv"), ("learning_rate", 0.5)):
+        change(other, settings=before | {key: value})
+        said = shown(capsys, first, other)
+        assert f"What differs: {key}: " in said and "mean gain" not in said
 
 
 def test_only_seeds_may_differ_between_runs_of_one_experiment(runs, capsys):
