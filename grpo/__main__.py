@@ -1,11 +1,12 @@
 """The tools beside the trainer: python -m grpo report | xray | compare | ask | merge | publish."""
 
 import importlib
+import os
 import sys
 
 from grpo.core import versions
 from grpo.core.errors import UserError, did_you_mean, one_line, run_main
-from grpo.core.processes import let_idle_threads_sleep
+from grpo.core.processes import ignore_old_names, let_idle_threads_sleep
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "write report.html and curves.png of a run"),
@@ -16,6 +17,7 @@ TOOLS = {  # a tool's module is imported only when it is used; each has main(arg
     "publish": ("grpo.runs.hub", "upload a run to the Hub"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
+LISTED = "\n".join([USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items())])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,15 +27,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if words[:1] in (["--help"], ["-h"]):
-        print(USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items()), sep="\n")
-        return 0
+    if words[:1] in ([], ["--help"], ["-h"]):
+        print(LISTED)
+        return 0 if words else 2
     if "--version" in words:
         print(versions.line())
         return 0
-    if not words or words[0] not in TOOLS:
-        raise UserError(f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}" if words else USAGE)
+    if words[0] not in TOOLS:
+        raise UserError(f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}")
     let_idle_threads_sleep()
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # no tool uses DeepSpeed, which would warn that there is no GPU
+    ignore_old_names()
     with one_line(kinds=(OSError,)):  # a file that may not be read, a directory that may not be written
         return importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -154,8 +153,7 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     options = [
         {field.name: settings[field.name] for field in dataclasses.fields(owner) if field.init} for owner in GROUPS
     ]
-    # TRL uses its old name, and transformers 5.23 warns of that
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
+    processes.ignore_old_names()
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
         with contextlib.suppress(AttributeError):  # GaLore and similar optimizers need the model

@@ -4,6 +4,7 @@ import gc
 import os
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ LOST = "another process of this run has ended; its own lines or the launcher's s
 def is_first_process() -> bool:
     """True in the first process of a launcher, or without a launcher. Does not need torch."""
     return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def ignore_old_names() -> None:
+    """Ignore the warning of transformers 5.23 about a name that TRL and PEFT still use."""
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
 
 def let_idle_threads_sleep() -> None:

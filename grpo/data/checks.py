@@ -142,7 +142,8 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     """Report the prompt format, and warn if completions cannot have it."""
     task, script = plan.task, plan.config.script
     kind = "chat messages" if task.prompt.chat else "plain text"
-    name = script.prompt_format if isinstance(script.prompt_format, str) else "a format of your own"
+    by = plan.config.origin.get("prompt_format", "script")
+    name = script.prompt_format if isinstance(script.prompt_format, str) else f"the {by}'s format"
     finding = f"{name}{' with your system_prompt' * (script.system_prompt is not None)} as {kind}, "
     finding += counted(len(task.shots), "worked example")
     if task.prompt.pattern != "xml":

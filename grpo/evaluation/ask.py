@@ -26,7 +26,7 @@ def answer(model_dir: Path, question: str) -> str:
     is_adapter = (model_dir / "adapter_config.json").is_file()
     if not (is_adapter or (model_dir / "config.json").is_file()):
         newest, _ = checkpoints.newest(model_dir)
-        raise UserError(f"ask: {str(model_dir)!r} holds no model; ask {newest or 'another directory, of a run'}")
+        raise UserError(f"ask: {str(model_dir)!r} contains no model; name {newest or 'the directory of a run'}")
     record = read_prompt(model_dir)
     if record is None:
         raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")

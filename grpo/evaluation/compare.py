@@ -113,8 +113,8 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         judges = [one.evaluations["after"].get("judge") for one in (first, run)]
         other_judge = judges[0] != judges[1] or f"code of the judge {judges[0]}" in differing_sources([first, run])
         if asked[0] != asked[1] or other_judge:
-            what = "judged" if other_judge else "asked"
-            lines.append(f"{run.directory} was not {what} as {first.directory} was: their gains cannot be compared")
+            what = "have other judges" if other_judge else "answered other questions"
+            lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
         compared = comparison.compare(answers, theirs)
         parts = [_paired(measure, compared[measure]) for measure in ("lenient", "strict") if measure in compared]

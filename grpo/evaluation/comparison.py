@@ -144,7 +144,7 @@ def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict
 
 def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
     """Decide by lenient accuracy whether the model learned to answer, or only how to write the answer."""
-    lenient, shown = measures["lenient"], _shown("the right answer", measures["lenient"])
+    lenient, shown = measures["lenient"], _shown("right", measures["lenient"])
     rose = [name for name in MEASURES if measures[name]["difference"] > 0 and measures[name]["p_value"] < SIGNIFICANT]
     if "lenient" in rose:
         return "got_better", f"It got better: {shown}."
@@ -153,7 +153,7 @@ def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
     steady = max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE
     if rose:
         name = next(name for name in ("format_strict", "format_soft", "strict") if name in rose)
-        tags = _shown("the exact answer in its tag" if name == "strict" else "the format", measures[name])
+        tags = _shown("exactly right in the tags" if name == "strict" else "in the format", measures[name])
         return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}."
     if steady:
         return "no_change", f"No change: {shown}."
@@ -181,7 +181,7 @@ def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
 def _shown(what: str, measure: dict[str, Any]) -> str:
     chance = f"p = {measure['p_value']:.2g}" if measure["p_value"] >= 1e-4 else "p < 0.0001"
     return (
-        f"{what} in {100 * measure['before']:.1f} % of the answers before and {100 * measure['after']:.1f} % after "
+        f"{100 * measure['before']:.1f} % of the answers were {what} before and {100 * measure['after']:.1f} % after "
         f"({100 * measure['difference']:+z.1f} points, 95 % interval {100 * measure['difference_low']:+z.1f} to "
         f"{100 * measure['difference_high']:+z.1f}; {measure['fixed']} fixed, {measure['broken']} broken, {chance})"
     )

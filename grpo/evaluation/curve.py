@@ -76,6 +76,7 @@ class AccuracyCurve(TrainerCallback):
         parts = [f"reward {summary['reward']:.2f}"] if "reward" in summary else []
         for share in [share for share in ("accuracy_lenient", "format_strict") if share in summary]:
             low, high = (100 * summary[f"{share}{end}"] for end in ("_low", "_high"))
-            parts.append(f"{share.removeprefix('accuracy_')} {100 * summary[share]:.1f} % ({low:.0f}-{high:.0f})")
+            name = {"accuracy_lenient": "lenient", "format_strict": "format"}[share]
+            parts.append(f"{name} {100 * summary[share]:.1f} % ({low:.0f}-{high:.0f})")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts)}")

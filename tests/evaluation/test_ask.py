@@ -99,7 +99,7 @@ def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
         (["nowhere", "2 + 2?"], "'nowhere'"),
         (["2 + 2?"], "outputs/"),
         ([""], "question"),
-        (["notes", "2 + 2?"], "'notes' holds no model"),
+        (["notes", "2 + 2?"], "'notes' contains no model"),
         (["broken", "2 + 2?"], "'broken' is not a run (JSONDecodeError in broken/run.json)"),
         (["newer", "2 + 2?"], "the record of 'newer' is of another version ("),
         (["alone", "2 + 2?"], "no file has the prompt of 'alone'"),

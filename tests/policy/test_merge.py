@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers_commands import command
 from helpers_runs import DEMO, ROOT
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast, pipeline
@@ -41,6 +42,14 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run, capfd):
     changed = {name for name in start if not torch.equal(weights[name], start[name])}
     assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}  # the base model's
+
+
+@pytest.mark.slow
+def test_a_merge_prints_one_line(adapter_run, monkeypatch):
+    """No bar and no library's warning; pytest hides those of its own process."""
+    monkeypatch.delenv("DS_ACCELERATOR")
+    done = command("-m", ["grpo", "merge", "run"], PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Saved in run/merged\n", "")
 
 
 def test_a_merged_model_has_its_prompt(adapter_run, capfd):
