@@ -203,6 +203,8 @@ def run(words, capfd):
         script = script_of("my_task")
         assert script.close_reward_func in script.HYPERPARAMETERS["reward_funcs"]
         train(words[2:], capfd, script=script)
+    elif words[:2] == ["python", "-c"]:
+        exec(words[2], {})
     elif words[:3] == ["python", "-m", "grpo"]:
         shutil.rmtree("outputs/my-adapter/merged", ignore_errors=True)  # of the last time that it was mentioned
         assert tool(words[3:]) == 0, capfd.readouterr().err
@@ -225,6 +227,13 @@ def test_the_readmes_edits_of_the_script_are_checked_as_it_shows(reader, capfd):
     (matrix,) = re.findall(r"^ +perfect .*\n(?:\w.*\n)+", TEXTS[README], re.MULTILINE)
     shown, wanted = ([line.split() for line in text.splitlines()] for text in (capfd.readouterr().out, matrix))
     assert all(line in shown for line in wanted), shown
+
+
+@pytest.mark.slow
+def test_the_script_of_the_guide_trains_and_its_answers_are_scored(reader, capfd):
+    quick = ["--max_steps", "2", "--eval_samples", "8", "--per_device_train_batch_size", "16"]
+    assert script_of("my_task").main([*quick, "--output_dir", "outputs/guide"]) == 0, capfd.readouterr().err
+    assert tool(["xray", "outputs/guide"]) == 0 and "close" in capfd.readouterr().out
 
 
 def launched(words):

@@ -12,9 +12,14 @@ from grpo.runs import charts
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
 
+LINK = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
+PROMPT_NOTE = "Ask it with the prompt of its training, which is below.\n\n## Training procedure"
+
 
 def complete(directory: Path, step: int) -> None:
     """Append results and settings of the run to TRL's model card, `README.md`, without paths of this machine.
+
+    In TRL's part, name a base model that is a local directory, and refer to the prompt.
 
     Args:
         step: the optimizer step of the weights, which may differ from that of the last log.
@@ -23,7 +28,8 @@ def complete(directory: Path, step: int) -> None:
     if (directory / "adapter_config.json").exists():
         card.data.library_name = "peft"
     lines = [*_results(run), *_training(run, step), *_code(run), *_settings(run)]
-    card.text = "\n".join([card.text.rstrip("\n"), "", *lines])
+    text = card.text.rstrip("\n").replace(LINK, f"`{_public(run.settings.get('model_name_or_path'))}`")
+    card.text = "\n".join([text.replace("## Training procedure", PROMPT_NOTE, 1), "", *lines])
     card.save(directory / "README.md")
 
 

@@ -29,8 +29,9 @@ def complete(tmp_path):
         stock.save(run / "README.md")
         model_card.complete(run, step)
         card = ModelCard.load(run / "README.md")
-        assert card.text.startswith(stock.text.rstrip())  # as TRL wrote it
-        return card, card.text.removeprefix(stock.text.rstrip())
+        begin, *_, end = stock.text.rstrip().split("## Training procedure")  # as TRL wrote them
+        assert card.text.startswith(begin) and end in card.text
+        return card, card.text.partition(end)[2]
 
     return complete
 
@@ -75,5 +76,8 @@ def test_the_card_in_a_checkpoint_says_the_checkpoints_step(complete):
 def test_trl_writes_its_part_with_names_that_exist(learned):
     text = (learned.path / "README.md").read_text()
     stock, _, section = text.partition("## Results")
-    assert 'model="your-name/run"' in stock and 'model="None"' not in text
+    assert 'model="your-name/run"' in stock and "None" not in stock
+    assert (
+        "a fine-tuned version of `model`." in stock and "prompt of its training" in stock.partition("## Training p")[0]
+    )
     assert "a local directory" in section and "## Code\n" in section
