@@ -132,11 +132,12 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason}".rstrip(": ") if says_little else reason
 
 
-def place_of(error: BaseException) -> str:
-    """Return the innermost line of a traceback that is in a user's file: `my_reward.py:12`, or ""."""
+def fault_of(error: BaseException) -> str:
+    """Describe an exception, with the innermost line in a user's file: `ValueError: no number (my_reward.py:12)`."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
-    return f"{Path(users[-1].filename).name}:{users[-1].lineno}" if users else ""
+    place = f" ({Path(users[-1].filename).name}:{users[-1].lineno})" if users else ""
+    return f"{type(error).__name__}: {error}"[:500] + place
 
 
 def is_of_a_library(file: str) -> bool:

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.errors import UserError, one_line, place_of
+from grpo.core.errors import UserError, fault_of, one_line
 from grpo.core.settings import Config
 from grpo.core.text import counted
 from grpo.data.files import Row, Splits
@@ -215,10 +215,7 @@ def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: s
         try:
             result = prepare(missing | row)
         except (Exception, SystemExit) as error:  # a user's function may raise anything
-            line = place_of(error)
-            raise UserError(
-                f"{where}: {type(error).__name__}: {error}{line and f' ({line})'}; the row has {', '.join(row)}"
-            ) from error
+            raise UserError(f"{where}: {fault_of(error)}; the row has {', '.join(row)}") from error
         if result is None:
             continue
         if not isinstance(result, Mapping) or "question" not in result:

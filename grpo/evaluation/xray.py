@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.text import printable, short_name
+from grpo.core.text import printable, short_name, shorten
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
@@ -149,7 +149,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
         print(f"\n{kind} ({len(indices)} of {len(records)})")
         for index in indices[:FIRST]:
             line, gold, read = (records[index][key] for key in ("line", "answer", "read"))
-            parts = [f"gold {_shown(gold)}", f"answer read {_shown(read)}"]
+            parts = [f"gold {shorten(repr(gold), 60)}", f"answer read {shorten(repr(read), 60)}"]
             for name, values in columns.items():
                 parts.append(f"{name} {'–' if (value := values[index]) is None else format(value, 'g')}")
             print(f"  line {line}: {', '.join(parts)}")
@@ -157,12 +157,6 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
 
 def are_scored(records: Sequence[Record]) -> bool:
     return all("rewards" in record for record in records)
-
-
-def _shown(text: Any) -> str:
-    """Quote a text on one line, without control characters."""
-    quoted = repr(text)
-    return quoted if len(quoted) <= 60 else f"{quoted[:60]}…"
 
 
 def main(argv: list[str]) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 
 from grpo.core.checklist import Check, Trial, warn_if
+from grpo.core.errors import fault_of
 from grpo.core.text import for_rich, short_name
 from grpo.data.checks import Plan
-from grpo.rewarding.guard import fault_of
 from grpo.rewarding.probe import Tried, Value, perturbed, told
 from rewards import template_parts
 

@@ -18,7 +18,7 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import is_async_callable
 
-from grpo.core.errors import place_of
+from grpo.core.errors import fault_of
 from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import show
 from grpo.core.text import for_rich
@@ -213,12 +213,6 @@ def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     silent = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
     for row in range(count):
         yield {**columns, **{key: [value[row]] for key, value in lists.items()}, **silent}
-
-
-def fault_of(error: BaseException) -> str:
-    """Describe an exception, with the user's own line: `ValueError: no number (my_reward.py:12)`."""
-    line = place_of(error)
-    return f"{type(error).__name__}: {error}"[:500] + (line and f" ({line})")
 
 
 def _describe(name: str, row: int, columns: Mapping[str, Any], error: BaseException) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Format the results of evaluations as rows of a table, for the console, the report, the card and `compare`."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo.core.text import short_name
 
@@ -16,18 +16,8 @@ SHARES = {  # key in eval_*.json → name of its row
 }
 
 
-class Cell(NamedTuple):
-    """A number as text, and its 95 % interval as text, or ""."""
-
-    value: str
-    interval: str
-
-
-class Row(NamedTuple):
-    """One measure: a cell for each evaluation, and one for the change if there are two."""
-
-    name: str
-    cells: list[Cell]
+Cell = tuple[str, str]  # a number, and its 95 % interval or ""
+Row = tuple[str, list[Cell]]  # a measure's name; a cell for each evaluation, and one for the change if there are two
 
 
 def rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Row]:
@@ -47,7 +37,7 @@ def rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> 
             change = _paired(comparison, key) or ({"difference": known[1] - known[0]} if len(known) == 2 else {})
             cells.append(_cell(change, "difference", unit, f"+z{places}"))
         if known:
-            table[key] = Row(name, cells)
+            table[key] = name, cells
     return table
 
 
@@ -63,4 +53,4 @@ def _cell(summary: dict[str, Any], key: str, unit: int, places: str) -> Cell:
     numbers = [summary.get(key + end) for end in ("", "_low", "_high")]
     value, *ends = ["–" if item is None else format(unit * item, places).replace("-", "−") for item in numbers]
     varies = "–" not in ends and numbers[1] != numbers[2]
-    return Cell(value, " to ".join(ends) if varies else "")
+    return value, " to ".join(ends) if varies else ""

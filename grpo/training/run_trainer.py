@@ -26,9 +26,9 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from trl.trainer.utils import RepeatSampler
 
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, fault_of
 from grpo.core.processes import say
-from grpo.rewarding.guard import RewardGuard, fault_of
+from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.isolation import random_states_kept
 from grpo.runs import checkpoints, hub, model_card
 from grpo.task.task import Task
