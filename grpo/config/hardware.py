@@ -132,7 +132,7 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
 
 
 def _reason_against_cuda() -> str:
-    """torch's own words: it is built without CUDA, there is no driver, or one that is too old."""
+    """Return why CUDA does not work, in torch's words: built without CUDA, no driver, or a driver that is too old."""
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
@@ -141,7 +141,7 @@ def _reason_against_cuda() -> str:
 
 
 def _age(architecture: str) -> int:
-    """75 for sm_75, 90 for sm_90a."""
+    """Return an architecture's number: 75 for sm_75, 90 for sm_90a."""
     return int(re.sub(r"\D", "", architecture))
 
 

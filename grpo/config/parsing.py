@@ -51,10 +51,12 @@ ALIASES = {
 
 
 def JSON(text: str) -> Any:
+    """Parse a flag's value as JSON."""
     return json.loads(text)
 
 
 def JSON_or_name(text: str) -> Any:
+    """Parse a flag's value as a JSON object if it begins with `{`; otherwise return it as a name."""
     if not text.startswith("{"):
         return text
     try:

@@ -123,7 +123,7 @@ def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ..
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception's message, in one line."""
+    """Return an exception's message in one line."""
     if type(error).__name__ == "UnpicklingError":  # torch's message advises to run it
         return "it is a pickle that contains code, or a broken one; none of it was run"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]

@@ -49,7 +49,7 @@ def program(script: str) -> str:
 
 
 def launch() -> str:
-    """The launcher prefix of a command, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
+    """Return a command's launcher, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
     if {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():  # its launcher's alone
         return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start

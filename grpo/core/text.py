@@ -8,7 +8,8 @@ FOLDERS = re.compile(r"""(?<=["'])/(?:[^"'/\\\n]+/)+|(?:(?<=\\n)|(?<![\w.:/<~+})
 
 
 def counted(count: float, noun: str) -> str:
-    """
+    """Format a count with its noun.
+
     >>> counted(1, "row"), counted(0, "row"), counted(1234, "optimizer step")
     ('1 row', '0 rows', '1,234 optimizer steps')
     """
@@ -16,7 +17,8 @@ def counted(count: float, noun: str) -> str:
 
 
 def shorten(text: str, length: int = 20) -> str:
-    """
+    """Put a text on one line and cut it to `length` characters.
+
     >>> shorten("So  it is"), shorten("The answer is 72, since it is half", 18)
     ('So it is', 'The answer is 72,…')
     """
@@ -43,6 +45,7 @@ def without_folders(text: str) -> str:
 
 
 def human_bytes(size: float) -> str:
+    """Format a number of bytes in MB or GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 

@@ -72,7 +72,7 @@ class Data:
         return sum(reading.dropped for reading in self.readings)
 
     def unmarked(self) -> dict[str, int]:
-        """Count dropped rows whose answer lacks the others' mark, by mark."""
+        """Count, for each mark of gold answers, the rows dropped because their answer lacks it."""
         counts = Counter[str]()
         for reading in self.readings:
             if reading.mark and reading.unmarked:
@@ -93,7 +93,7 @@ class Data:
         return None not in self.held_out["answer"][:]
 
     def counts(self) -> dict[str, Any]:
-        """Counts of rows for run.json."""
+        """Count rows, for run.json."""
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
         return {"train": len(self.train), "held_out": len(self.held_out), **dropped}
 

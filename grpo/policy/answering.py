@@ -1,6 +1,6 @@
 """Let a policy answer questions, on all processes: for evaluations and `python -m grpo ask`.
 
-Sampling is that of rollouts (lean_grpo/sampling.py), or `model.generate` for models that it does not support.
+It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for models that these do not support.
 """
 
 from collections.abc import Sequence

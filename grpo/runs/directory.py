@@ -59,6 +59,7 @@ def numbered(default_dir: str) -> Iterator[Path]:
 
 
 def holds_run(directory: Path) -> bool:
+    """True if a directory contains a run's record or a checkpoint."""
     return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
 
 

@@ -192,7 +192,7 @@ class Run:
             report.refresh(self.output)  # the page shows it, and stops reloading itself
 
     def _explanation(self, error: Exception) -> str:
-        """Empty where it is none of these: a full device or disk, a lost process, a damaged checkpoint, a tracker."""
+        """Explain a full device or disk, a lost process, a damaged checkpoint or a failing tracker; "" otherwise."""
         # libraries wrap the exception of a full device or disk
         if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
@@ -234,4 +234,5 @@ def open_run(config: Config) -> Iterator[Run]:
 
 
 def name_of(signum: int) -> str:
+    """Return a signal's name for messages: `Ctrl-C`, `SIGTERM`, …"""
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
