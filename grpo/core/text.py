@@ -52,7 +52,7 @@ def human_bytes(size: float) -> str:
 def printable(text: str) -> str:
     r"""Escape the characters of a text that control a terminal or reverse the direction of text.
 
-    Newlines, tabs and spaces of any width stay.
+    Newlines, tabs and spaces of any width are kept.
 
     >>> print(printable("\x1b[31mred\u202e"))
     \x1b[31mred\u202e
@@ -66,6 +66,6 @@ def printable(text: str) -> str:
 
 def for_rich(text: str) -> str:
     """Escape rich's markup and control characters in a text of a model, a user or a file."""
-    from rich.markup import escape  # here, so that a command starts without libraries
+    from rich.markup import escape  # imported late, so that commands start fast
 
     return escape(printable(text))

@@ -42,7 +42,7 @@ def read_file(path: Path) -> Splits:
 
 
 def _content(path: Path) -> bytes:
-    if path.suffix.lower() == ".zst":  # for which fsspec needs another package
+    if path.suffix.lower() == ".zst":  # fsspec would need another package for it
         return pa.input_stream(str(path), compression="zstd").read()
     with open(path, "rb") as file:
         return compr[infer_compression(path.name.lower())](file, mode="rb").read()

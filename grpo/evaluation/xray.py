@@ -75,7 +75,7 @@ def read(file: Path, task: Task) -> list[Record]:
 
 
 def file_of(path: Path) -> Path:
-    """Return a file as it is, or a run's completions after its last step, or else those before training."""
+    """Return the path of a file, or a run's file of completions after training, before it, or without training."""
     if not path.exists():
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():

@@ -72,7 +72,7 @@ def _kernel(plan: Plan) -> attention.Kernel:
 
 
 def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
-    """Report an error if the tokenizer has tokens that the model lacks."""
+    """Report an error if a prompt or a special token is beyond the model's vocabulary."""
     tokenizer = plan.tokenizer
     largest = max(*plan.prompt_ids(), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     if largest >= shape.vocabulary > 0:

@@ -17,7 +17,7 @@ def complete(directory: Path, step: int) -> None:
     """Append results and settings of the run to TRL's model card, `README.md`, without paths of this machine.
 
     Args:
-        step: the optimizer step of the weights, which may differ from that of the last log.
+        step: the optimizer step of the weights, not always that of the last log.
     """
     run, card = read_run(directory), ModelCard.load(directory / "README.md")
     if (directory / "adapter_config.json").exists():
@@ -91,5 +91,5 @@ def _public(value: Any) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indent a text as a code block, which no text in it can end."""
+    """Indent a text as a code block, so that no line of it ends the block."""
     return textwrap.indent(text.strip("\n"), "    ", lambda line: True)

@@ -147,7 +147,7 @@ class Run:
 
     def _take(self, signum: int, frame: Any) -> None:
         if os.getpid() != self._process:  # in a data loader's worker, a fork of this process
-            if signum != signal.SIGINT:  # Ctrl-C is for its parent, which needs the worker to finish the step
+            if signum != signal.SIGINT:  # the parent handles Ctrl-C, and needs the worker to finish the step
                 signal.signal(signum, signal.SIG_DFL)
                 signal.raise_signal(signum)
             return
@@ -160,7 +160,7 @@ class Run:
         if not self.training:
             raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
-        if is_first_process():  # not print(), which may be in the middle of a line
+        if is_first_process():  # print() may already be in the middle of a line
             text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving"
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
             os.write(2, f"{text}\n".encode())
