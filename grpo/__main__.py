@@ -1,4 +1,4 @@
-"""The tools beside the trainer: python -m grpo report | xray | compare | ask | merge | publish."""
+"""Tools for runs: python -m grpo report | xray | compare | ask | merge | publish."""
 
 import importlib
 import os

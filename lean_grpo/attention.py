@@ -1,8 +1,8 @@
-"""Attention for packs, through a model that runs on sdpa: each position sees its own row and nothing else.
+"""Attention for packs in models that run on sdpa: each position attends to its own row only.
 
-On a GPU all segments are computed at once by FlashAttention 2, the package's or the one that torch contains; the keys
-are gathered from the prompt that a completion shares and from the completion itself. On a CPU segments are computed
-one by one. Where neither fits, a block mask does: exact, but most of it is work for nothing.
+On a GPU FlashAttention 2 (the package's or torch's own) computes all segments at once. The keys of a completion are
+gathered from its prompt and itself. On a CPU segments are computed one by one. On a GPU without FlashAttention 2, sdpa
+computes the whole pack under a block mask: exact, but most of the work is masked.
 """
 
 import inspect
@@ -19,20 +19,20 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from lean_grpo import packing
 from lean_grpo.packing import Row
 
-# torch 2.12 asks for it where there are fewer heads of keys, and 2.11 does not know it
+# needed from torch 2.12 on if keys have fewer heads than queries; unknown to 2.11
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel that computes the attention of packs.
+    """A kernel for the attention of packs.
 
     Attributes:
         name: for messages.
         pack_tokens: the default number of positions in a pack.
-        attend: FlashAttention 2 over segments: queries, keys and values (positions, heads, width), where the queries
-            and keys of each segment end, the longest of both, and the scaling; None: sdpa.
-        by_segment: each segment is computed with what it sees alone; False: with the whole pack, under a mask.
+        attend: FlashAttention 2 over segments. Its arguments are queries, keys and values (positions, heads, width),
+            then `ends_q`, `ends_k`, `longest_q` and `longest_k` of packing.Keys, and the scaling. None: sdpa.
+        by_segment: True if each segment is computed with its own keys only; False: with all keys, under a mask.
     """
 
     name: str
@@ -45,9 +45,9 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
     """Choose the kernel for packs.
 
     Args:
-        asked: `attn_implementation`: flash_attention_2 looks for the package flash-attn, sdpa does not.
-        dtype: of queries and keys: autocast's, or that of the weights without it.
-        config: the model's.
+        asked: `attn_implementation`; only flash_attention_2 looks for the package flash-attn.
+        dtype: number format of queries and keys: autocast's, or the weights' without autocast.
+        config: the model's configuration.
     """
     if not fits(device, dtype, config):
         return Kernel("sdpa", 2048, by_segment=device.type == "cpu")
@@ -70,7 +70,7 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
 
 
 def fits(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
-    """True if FlashAttention 2 computes this: Ampere or newer, 16 bits, heads of at most 256 by eights, no dropout."""
+    """True if FlashAttention 2 fits: Ampere or newer, 16 bits, heads of width 8, 16, …, 256, no dropout."""
     if device.type != "cuda":
         return False
     text = config.get_text_config()
@@ -87,7 +87,7 @@ def fits(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
 
 
 def register() -> None:
-    """Let all models on sdpa take packs, too; what they compute without one stays as it is."""
+    """Teach transformers' sdpa to handle packs. Calls without a pack are unchanged."""
     AttentionInterface.register("sdpa", _sdpa)
 
 
@@ -99,17 +99,15 @@ def score(
     width: int,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities of the completions' tokens, and entropies where the model's head gives them.
+    """Compute log-probabilities of the completions' tokens, and entropies if the model's head returns them.
 
     Args:
-        model: on sdpa, which `register` has taught packs, with TRL's fused head
-            (`trl.trainer.utils.add_fused_lm_head`).
-        packs: numbers of rows; an empty one is computed and counts for nothing.
+        model: a model on sdpa, after `register`, with TRL's fused head (`trl.trainer.utils.add_fused_lm_head`).
+        packs: row numbers of each pack; an empty pack runs a dummy forward and adds zero.
         width: length of a row of the result.
 
     Returns:
-        Both (rows, width), 0 where there is no token or it is in no pack. They depend on the weights even where all
-        are 0.
+        Both (rows, width), 0 for padding and for rows in no pack. A backward works even if all are 0.
     """
     scored, cells = [], []
     for chosen in packs:
@@ -141,26 +139,26 @@ def score(
     return filled[0], filled[1] if len(filled) > 1 else None
 
 
-# Models of which every layer has taken its `pack`: nothing would read a mask of T × T, a gigabyte at 32,000 positions.
-# They get one without any column, which no attention can use by mistake.
+# Models whose layers all take `pack`, so that none reads the mask (T × T, a gigabyte at 32,000 positions). They get a
+# mask without columns, which no attention can use by mistake.
 _WITHOUT_MASK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def _attention_layers(model: torch.nn.Module) -> int:
-    """The number of a model's layers, however it is wrapped; -1 if its configuration has none."""
+    """Return the number of layers of a model, wrapped or not; -1 if its configuration does not have it."""
     inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     return getattr(inner.config.get_text_config(), "num_hidden_layers", -1) if inner else -1
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The keyword argument `pack` of a layer's attention, beside its mask."""
+    """A pack's segments, passed to each layer's attention as the keyword argument `pack`."""
 
     sizes: list[int]
     parents: list[int]
     keys: packing.Keys | None = None  # with a kernel's `attend`
     attend: Callable[..., Any] | None = None
-    layers: set[torch.nn.Module] = field(default_factory=set)  # those that have taken it
+    layers: set[torch.nn.Module] = field(default_factory=set)  # attention layers that have received it
 
 
 def _sdpa(
@@ -174,11 +172,11 @@ def _sdpa(
     pack: Segments | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Transformers' sdpa, which computes each segment of a pack with nothing but what it sees.
+    """Compute transformers' sdpa; in a pack, each segment attends only to its own keys.
 
     Args:
         query: (1, heads, T, width); key and value may have fewer heads.
-        pack: None: this is not a pack.
+        pack: None: not a pack.
 
     Returns:
         (1, T, heads, width), and None for the weights.
@@ -188,7 +186,7 @@ def _sdpa(
     pack.layers.add(module)
     if pack.keys is None or pack.attend is None:
         return _one_by_one(query, key, value, dropout, scaling, pack), None
-    # rotary positions in float32 make queries and keys float32 under autocast, which sdpa, too, would round
+    # under autocast, float32 rotary positions make queries and keys float32; round them, as sdpa would
     device, keys = query.device.type, pack.keys
     dtype = torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else query.dtype
     parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
@@ -230,9 +228,9 @@ def _one_by_one(
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of a tensor (T, heads, width) by their numbers (K,): (K, heads, width).
+    """Gather rows (K,) of a tensor (T, heads, width), and sum their gradients in float32.
 
-    A prompt's rows get a gradient from each of its completions; torch would add these up in 16 bits.
+    A prompt's rows get a gradient from each of its completions; torch would sum them in 16 bits.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The micro-steps of one optimizer step: TRL's micro-batches, regrouped into packs with the same sum."""
+"""Regroup the micro-batches of an optimizer step into packs whose losses have the same sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from lean_grpo import packing
 
 Batch = dict[str, Any]  # tensors with one entry for each completion, and scalars
 
-# How TRL 1.16 adds up a micro-batch of B completions. Of these loss types a completion's share is known beforehand, so
-# that a micro-batch can be computed in parts; of any other it is not, and TRL's micro-batch stays whole.
+# How TRL 1.16 sums the losses of a micro-batch of B completions. With these loss types a completion's weight is known
+# in advance, so a micro-batch can be computed in parts. With any other type TRL's micro-batch stays whole.
 MEANS = ("grpo", "dr_grpo", "sapo", "luspo")  # each completion's sum / B
 SUMS = ("dapo", "cispo", "vespo")  # each completion's sum / a constant of the rollout
 TOKEN_MEANS = ("bnpo",)  # each completion's sum / the micro-batch's tokens: stays in its micro-batch
@@ -20,16 +20,16 @@ KNOWN = MEANS + SUMS + TOKEN_MEANS
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan for the micro-batches that share a rollout and an optimizer step.
+    """The plan for micro-batches of the same rollout and optimizer step.
 
     Attributes:
         batches: TRL's own micro-batches.
-        rows: all of them together.
-        laid_out: their prompts and completions without padding.
-        packs_of_micro_batch: for each micro-step its packs (rows, weight): the loss is the sum of weight × TRL's loss
-            of these rows. A pack without rows moves nothing.
-        computed: (rows,) false where a completion cannot move the policy.
-        log_probs, entropies: (rows, C), filled in as they become known.
+        rows: all micro-batches as one.
+        laid_out: prompts and completions of all rows, without padding.
+        packs_of_micro_batch: each micro-step's packs (row numbers, weight). Its loss is the sum of weight × TRL's loss
+            of these rows. An empty pack contributes no gradient.
+        computed: (rows,) False for completions with zero gradient.
+        log_probs, entropies: (rows, C), filled in pack by pack.
     """
 
     batches: list[Batch]
@@ -47,13 +47,13 @@ def plan(
     skip_dead_rows: bool,
     make_packs: Callable[[list[packing.Row], int], list[list[int]]],
 ) -> Plan:
-    """Spread the completions that can move the policy over the micro-steps.
+    """Distribute packs of completions with a gradient over the micro-steps.
 
     Args:
         batches: TRL's micro-batches.
-        skip_dead_rows: whether completions without an advantage have no gradient.
-        make_packs: divides rows among as many packs as other processes have; it gets the rows, and the positions that
-            TRL computes at once.
+        skip_dead_rows: True if completions with zero advantage have zero gradient.
+        make_packs: divides rows into packs, the same number on all processes. Its arguments are the rows, and the
+            positions of a padded micro-batch.
     """
     rows = {
         key: torch.cat([batch[key] for batch in batches]) if value.ndim else value
@@ -62,7 +62,7 @@ def plan(
     }
     mask = rows["completion_mask"]
     computed = mask.any(1)
-    if skip_dead_rows:  # nothing but the advantage moves the policy
+    if skip_dead_rows:  # zero advantage, zero gradient
         computed &= rows["advantages"] != 0
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])

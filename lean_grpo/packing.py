@@ -1,8 +1,8 @@
-"""Rollouts without padding: completions laid out one after another, their prompt once before them.
+"""Rollouts without padding: each prompt once, followed by its completions.
 
-A completion's own part begins with a copy of its prompt's last token, which predicts its first one, and ends before
-its last token, which predicts nothing that is asked for. It sees the rest of its prompt and itself. So a position is
-computed for every completion token and for every prompt token but the last, and for nothing else.
+Each completion's segment starts with a copy of the prompt's last token, which predicts the completion's first token,
+and omits the completion's own last token. It attends to the rest of its prompt and to itself. A pack has one position
+per completion token, and one per prompt token except the last.
 """
 
 import heapq
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
-COSTLY = 0.1  # the share of a group's positions that dividing it may add; above it the group gets larger packs
-IGNORED = -100  # the label of a position that is not scored, as everywhere in transformers
+COSTLY = 0.1  # largest share of positions that dividing a group may add; above it the group gets larger packs
+IGNORED = -100  # the label of positions that are not scored, as in transformers
 
 
 def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int) -> list[Row]:
-    """The prompts and completions of a padded batch, as TRL's trainer holds it.
+    """Extract prompts and completions from a padded batch of TRL's trainer.
 
     Args:
         input_ids: (rows, P + C), prompts padded on the left, completions on the right.
-        attention_mask: (rows, P + C), 0 where padding is, and on all of a completion that is masked out.
+        attention_mask: (rows, P + C), 0 in padding and in completions that are masked out.
         logits_to_keep: C.
     """
     ids, counts = input_ids.tolist(), attention_mask.split([input_ids.shape[1] - logits_to_keep, logits_to_keep], 1)
@@ -36,14 +36,14 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_kee
 
 
 def cost(rows: Sequence[Row]) -> int:
-    """Count the positions that the rows take in one pack, empty completions none."""
+    """Count the positions of these rows in one pack; empty completions take none."""
     rows = [row for row in rows if row[1]]
     prompts = {prompt for prompt, _ in rows}
     return sum(len(prompt) - 1 for prompt in prompts) + sum(len(completion) for _, completion in rows)
 
 
 def make_packs(rows: Sequence[Row], pack_tokens: int, most: int = 0) -> list[list[int]]:
-    """Divide rows among packs, and return the numbers of each pack's rows.
+    """Divide rows into packs. Return the row numbers of each pack.
 
     Rows with the same prompt stay together where they fit in a pack. The largest packs come first, and empty
     completions are dropped. A row longer than a pack gets a pack to itself. A longer group is divided evenly, or into
@@ -51,8 +51,8 @@ def make_packs(rows: Sequence[Row], pack_tokens: int, most: int = 0) -> list[lis
     each part would be COSTLY, the group gets larger packs to itself.
 
     Args:
-        pack_tokens: positions of a pack, at most.
-        most: positions of such a larger pack, at most.
+        pack_tokens: most positions in a pack.
+        most: most positions in such a larger pack.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     alone: list[_Open] = []
@@ -85,11 +85,11 @@ def make_packs(rows: Sequence[Row], pack_tokens: int, most: int = 0) -> list[lis
 
 
 def largest_pack(pack_tokens: int, prompt: int, completions: int, limit: int) -> int:
-    """Positions of the largest pack that `make_packs` may make, with any `most`, beside rows that are longer.
+    """Upper bound of a pack's positions for these lengths, whatever `most` is; single longer rows are not counted.
 
     Args:
         prompt: tokens of the longest prompt.
-        completions: of a group.
+        completions: completions in a group.
         limit: tokens of the longest completion.
     """
     group = prompt + completions * limit
@@ -100,7 +100,7 @@ def largest_pack(pack_tokens: int, prompt: int, completions: int, limit: int) ->
 
 @dataclass
 class _Open:
-    """A pack that is being filled: numbers of rows, its positions and its prompts."""
+    """A pack with room for more: row numbers, number of positions, and prompts."""
 
     rows: list[int]
     size: int
@@ -108,11 +108,11 @@ class _Open:
 
 
 def _first_fit(rows: Sequence[Row], parts: Sequence[list[int]], pack_tokens: int) -> list[_Open]:
-    """Packs of parts of groups, the largest first, each in the first pack that has room for it."""
+    """Put parts of groups into packs, the largest part first, each into the first pack with room for it."""
     lengths = [sum(len(rows[number][1]) for number in part) for part in parts]
     prompts = [rows[part[0]][0] for part in parts]
     sizes = [length + len(prompt) - 1 for length, prompt in zip(lengths, prompts, strict=True)]
-    times = Counter(prompts)  # beside its prompt a part takes less
+    times = Counter(prompts)  # a part takes less in a pack that has its prompt
     least = min((sizes[i] if times[prompt] == 1 else lengths[i] for i, prompt in enumerate(prompts)), default=0)
     packs: list[_Open] = []
     open_packs: list[_Open] = []
@@ -129,16 +129,16 @@ def _first_fit(rows: Sequence[Row], parts: Sequence[list[int]], pack_tokens: int
         pack.rows += parts[index]
         pack.size += added
         pack.prompts.add(prompt)
-        if pack.size + least > pack_tokens:  # it takes no part any more
+        if pack.size + least > pack_tokens:  # no part fits any more
             open_packs.remove(pack)
     return packs
 
 
 def _evenly(rows: Sequence[Row], group: Sequence[int], pack_tokens: int) -> list[list[int]]:
-    """A group of one prompt, longest first and none too long, in as few parts of about the same size as fit."""
+    """Divide a group of one prompt (longest row first, none too long) into as few parts of similar size as fit."""
     lengths = [len(rows[number][1]) for number in group]
     room = pack_tokens - len(rows[group[0]][0]) + 1
-    # the first n completions are at least as long as the nth, of which so many fit in a part
+    # the first n completions are at least as long as the nth, and a part holds room // length of that length
     least = max(-(-n // (room // length)) for n, length in enumerate(lengths, 1))
     for count in range(max(least, -(-sum(lengths) // room)), len(group) + 1):
         parts: list[list[int]] = [[] for _ in range(count)]
@@ -153,7 +153,7 @@ def _evenly(rows: Sequence[Row], group: Sequence[int], pack_tokens: int) -> list
 
 
 def _filling(rows: Sequence[Row], group: Sequence[int], pack_tokens: int) -> list[list[int]]:
-    """A group of one prompt, longest first, in parts that are filled one after the other."""
+    """Divide a group of one prompt, the longest row first, filling one part after the other."""
     room = pack_tokens - len(rows[group[0]][0]) + 1
     parts: list[list[int]] = []
     left = list(group)
@@ -173,16 +173,16 @@ def _filling(rows: Sequence[Row], group: Sequence[int], pack_tokens: int) -> lis
 
 @dataclass(frozen=True)
 class Pack:
-    """Rows in one line of T positions, made of segments.
+    """Rows as one sequence of T positions, in segments.
 
     Attributes:
         input_ids: (1, T).
-        position_ids: (1, T), as each row would count them by itself.
+        position_ids: (1, T), counted from 0 in each row.
         labels: (1, T), the token that each position predicts; IGNORED in prompts.
         sizes: positions of each segment, in order; they add up to T.
-        parents: for each segment, the number of the one that it sees besides itself (its prompt's), or its own.
-        scored: the positions with a label, which a GPU would have to be waited for to find.
-        cells: (scored positions,) where each one's value goes in the flattened (rows, C) result.
+        parents: for each segment, the number of its prompt's segment, or its own if it has none.
+        scored: (S,) positions with a label, stored so that the GPU need not be synchronized.
+        cells: (S,) index of each scored position in the flattened (rows, C) result.
     """
 
     input_ids: torch.Tensor
@@ -194,19 +194,18 @@ class Pack:
     cells: torch.Tensor
 
 
-def on(device: torch.device | str, values: Sequence, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of these values, copied to a GPU without waiting for what it computes."""
+def to_device(device: torch.device | str, values: Sequence, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Copy values to a device asynchronously."""
     return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu") -> Pack:
-    """The pack of the chosen rows.
+    """Build the pack of these rows.
 
-    Without any row it has a single position that is not scored: a forward pass that moves nothing, for a process that
-    has to take part in what the others compute.
+    Without rows: one dummy position that is not scored, so that all processes run the same number of forwards.
 
     Args:
-        chosen: numbers of rows, each with a completion.
+        chosen: row numbers; each row has a completion.
         width: C, the length of a row of the result.
     """
     ids: list[int] = []
@@ -223,7 +222,7 @@ def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torc
         parents.append(len(sizes) if parent is None else parent)
         sizes.append(len(tokens))
 
-    holder: dict[tuple[int, ...], int | None] = {}  # the segment of each prompt; a prompt of one token has none
+    holder: dict[tuple[int, ...], int | None] = {}  # each prompt's segment; a prompt of one token has none
     for number in sorted(chosen, key=lambda number: rows[number][0]):
         prompt, completion = rows[number]
         cells.extend(range(number * width, number * width + len(completion)))
@@ -234,36 +233,36 @@ def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torc
         add([prompt[-1], *completion[:-1]], completion, len(prompt) - 1, holder[prompt])
     if not ids:
         add([0], [IGNORED], 0)
-    input_ids, position_ids, targets = (on(device, [values]) for values in (ids, positions, labels))
+    input_ids, position_ids, targets = (to_device(device, [values]) for values in (ids, positions, labels))
     scored = [position for position, label in enumerate(labels) if label != IGNORED]
-    scored_there, cells_there = (on(device, values, torch.long) for values in (scored, cells))
+    scored_there, cells_there = (to_device(device, values, torch.long) for values in (scored, cells))
     return Pack(input_ids, position_ids, targets, sizes, parents, scored_there, cells_there)
 
 
 def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
-    """The number of each position's segment and of that segment's parent, both (T,)."""
+    """Return the number of each position's segment and of that segment's parent, both (T,)."""
     device, sizes = pack.input_ids.device, torch.tensor(pack.sizes)
     own = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     return own.to(device), torch.tensor(pack.parents)[own].to(device)
 
 
 def visible(pack: Pack) -> torch.Tensor:
-    """The mask (T, T), true where a position (row) sees another one (column)."""
+    """Return the mask (T, T), True where a position (row) attends to another one (column)."""
     own, parent = segments(pack)
     return (own == own[:, None]).logical_or_(own == parent[:, None]).tril_()
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a pack's segments for variable-length attention: the parent's positions, then their own.
+    """Keys of each segment for variable-length attention: its parent's positions, then its own.
 
-    A segment's last query sees all of its keys, the one before it all but the last, and so on: a causal mask that is
-    aligned to the bottom right, as FlashAttention has it since 2.1.
+    A segment's last query attends to all of its keys, the query before it to all but the last, and so on: a causal
+    mask aligned to the bottom right, as in FlashAttention since 2.1.
 
     Attributes:
-        index: (K,) positions of the pack, segment by segment.
-        ends_q, ends_k: (segments + 1,) int32, 0 and where the queries and the keys of each segment end.
-        longest_q, longest_k: the most queries and keys of a segment; the first is at least 2.
+        index: (K,) positions in the pack, segment by segment.
+        ends_q, ends_k: (segments + 1,) int32, cumulative numbers of queries and of keys, from 0 (`cu_seqlens`).
+        longest_q, longest_k: largest number of queries and of keys in a segment; `longest_q` is at least 2.
     """
 
     index: torch.Tensor
@@ -274,7 +273,7 @@ class Keys:
 
 
 def keys(pack: Pack) -> Keys:
-    """The keys of each segment, on the pack's device."""
+    """Collect the keys of each segment, on the pack's device."""
     device = pack.input_ids.device
     starts = [0, *itertools.accumulate(pack.sizes)]
     index: list[int] = []
@@ -284,10 +283,10 @@ def keys(pack: Pack) -> Keys:
             index.extend(range(starts[seen], starts[seen + 1]))
         ends.append(len(index))
     return Keys(
-        on(device, index),
-        on(device, starts, torch.int32),
-        on(device, ends, torch.int32),
-        # kernels take a single query per segment for decoding, which has no backward to speak of
+        to_device(device, index),
+        to_device(device, starts, torch.int32),
+        to_device(device, ends, torch.int32),
+        # with one query per segment kernels assume decoding, which lacks a proper backward
         max(2, *pack.sizes),
         max(end - start for start, end in itertools.pairwise(ends)),
     )

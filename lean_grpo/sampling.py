@@ -1,8 +1,8 @@
-"""Sample completions in one batch that shrinks: equal prompts are read once, rows that end leave.
+"""Sample completions in a batch that drops finished rows; each distinct prompt is computed once.
 
 `model.generate` computes every row until the longest completion ends. Here greedy completions are the same and samples
-have the same distribution (tests/lean_grpo/test_rollouts.py), for a part of the work (benchmarks/speed.py).
-vLLM, which is faster on a GPU, is TRL's own switch `use_vllm`.
+have the same distribution (tests/lean_grpo/test_rollouts.py), for less work (benchmarks/speed.py). On a GPU vLLM is
+faster: set TRL's `use_vllm`.
 """
 
 import contextlib
@@ -19,27 +19,27 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-NEEDED = {"position_ids", "logits_to_keep"}  # arguments of a model's forward, beside the cache
+NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings by which tokens are drawn, under GRPOConfig's names."""
+    """Sampling settings, named as in GRPOConfig."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
-    repetition_penalty: float = 1.0  # only model.generate follows it
+    repetition_penalty: float = 1.0  # supported by model.generate only
 
     @classmethod
     def of(cls, settings: Any) -> "Sampling":
-        """The settings of a GRPOConfig or a GRPOTrainer."""
+        """Read the settings of a GRPOConfig or a GRPOTrainer."""
         values = {name: getattr(settings, name) for name in cls.__dataclass_fields__}
         return cls(**values | {"temperature": float(settings.temperature)})  # generate refuses an int
 
     def draw(self, logits: torch.Tensor) -> torch.Tensor:
-        """A token for each row of (rows, vocabulary), from the global random state."""
+        """Draw a token for each row of logits (rows, vocabulary), from the global random state."""
         warpers = LogitsProcessorList([TemperatureLogitsWarper(self.temperature)])
         if self.top_k:
             warpers.append(TopKLogitsWarper(self.top_k))
@@ -53,13 +53,13 @@ class Sampling:
 
 
 def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
-    """The reason why `model.generate` has to sample instead, as the end of `because …`; None where it need not."""
+    """Return why this sampler cannot be used, to complete `because …`, or None."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     if "unsloth" in sys.modules:
         return "Unsloth's models decode in a way of their own"
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         return "the adapter adds tokens to the prompt"
-    if not has_plain_cache(model):  # rows cannot leave others
+    if not has_plain_cache(model):  # rows cannot be dropped from the batch
         return "the model has sliding windows or states"
     if not (parameters_of(base) >= NEEDED and cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
@@ -69,24 +69,24 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
 
 
 def parameters_of(model: Any) -> Set[str]:
-    """The names of the arguments of the model's forward."""
+    """Return the names of the arguments of the model's forward."""
     return signature(type(model).forward).parameters.keys()
 
 
 def cache_argument(model: Any) -> str:
-    """The name under which the model's forward takes a cache, which transformers 5.24 changed; empty for none."""
+    """Return the name of the cache in the model's forward (transformers 5.24 renamed it); "" without one."""
     return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), "")
 
 
 def has_plain_cache(model: Any) -> bool:
-    """True if the model keeps keys and values of each position, and nothing else."""
+    """True if the model caches keys and values of each position, and nothing else."""
     layers = DynamicCache(config=model.config).layers
     return not model._is_stateful and all(type(layer) is DynamicLayer for layer in layers)
 
 
 @contextlib.contextmanager
 def sampling_mode(model: Any) -> Iterator[None]:
-    """Evaluation mode, without gradients: dropout takes no part in sampling, as with vLLM."""
+    """Switch to evaluation mode without gradients, so that dropout is off, as with vLLM."""
     training = model.training
     model.eval()
     try:
@@ -105,13 +105,13 @@ def complete(
     sampling: Sampling | None = None,
     ended: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
-    """A completion of each prompt, with the end token that it ended with, if it did; to be called in `sampling_mode`.
+    """Complete each prompt. A completion includes its end token, if any. Call this inside `sampling_mode`.
 
     Args:
-        prompts: token ids, all of them in one batch.
+        prompts: token ids; all prompts form one batch.
         ends: tokens that end a completion.
-        sampling: None takes the likeliest token.
-        ended: called with the number of rows that leave the batch.
+        sampling: None: greedy.
+        ended: called with the number of rows that are dropped from the batch.
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers hold the adapter
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
@@ -142,7 +142,7 @@ def complete(
                 done[row].append(token)
                 if token in ends or len(done[row]) == max_new_tokens:
                     running.remove(row)
-        if 8 * (len(rows) - len(running)) >= len(rows):  # fewer are not worth a copy of the cache
+        if 8 * (len(rows) - len(running)) >= len(rows):  # dropping fewer is not worth a copy of the cache
             stay = [index for index, row in enumerate(rows) if row in running]
             ended(len(rows) - len(stay))
             if not stay:
@@ -150,21 +150,21 @@ def complete(
             kept = torch.tensor(stay, device=base.device)
             cache.batch_select_indices(kept)
             mask, tokens, rows = mask[kept], tokens[kept], [rows[index] for index in stay]
-        # an ended row that has not left is masked: it needs no position beyond the model's last one
+        # finished rows that are not dropped yet are masked, so that they never exceed the model's last position
         mask = torch.cat([mask, mask.new_tensor([[row in running] for row in rows])], 1)
         logits = logits_after(tokens[:, None], mask.sum(-1, keepdim=True) - 1)
 
 
 def adapted_weights(model: Any) -> list[torch.Tensor]:
-    """The base weights of LoRA layers."""
+    """List the base weights of LoRA layers."""
     layers = [module.get_base_layer() for module in model.modules() if isinstance(module, LoraLayer)]
     return [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.is_floating_point()]
 
 
 def keeping_frozen_weights(sync_weights: Callable[[], None], model: Any) -> Callable[[], None]:
-    """TRL's `sync_weights` for vLLM, after which the base weights of LoRA layers are what they were.
+    """Wrap TRL's `sync_weights` for vLLM to restore LoRA's base weights exactly.
 
-    TRL merges an adapter into them and subtracts it again, which rounds: 16-bit weights would drift.
+    TRL merges the adapter into them and subtracts it again. Rounding would make 16-bit weights drift.
     """
     weights = adapted_weights(model)
 

@@ -1,7 +1,7 @@
-"""Weights that FSDP2 or DeepSpeed's ZeRO-3 shards over devices, gathered once to sample.
+"""Gather weights sharded by FSDP2 or DeepSpeed's ZeRO-3 once per rollout, to sample with them.
 
-Sharded weights are gathered layer by layer, by all processes at the same moment: processes whose completions end at
-different lengths would wait for each other for ever. Gathered once before, they sample independently.
+A forward gathers sharded weights layer by layer, in all processes at once. Processes whose completions end at
+different lengths would wait for each other forever. With weights gathered beforehand they sample independently.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from trl.models.utils import unwrap_model_for_generation
 def whole(trainer: Any) -> Iterator[Any]:
     """Gather all weights of a trainer's policy on this device, for forwards without gradients.
 
-    All processes must enter. Without sharding it changes nothing.
+    All processes must enter this context. Without sharding it changes nothing.
     """
     model, accelerator = trainer.model, trainer.accelerator
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -50,7 +50,7 @@ def prepare(accelerator: Accelerator) -> None:
     Call this before anything is sharded.
 
     Raises:
-        ValueError: names the setting, and what to use instead.
+        ValueError: names the setting and a fix.
     """
     fsdp: Any = getattr(accelerator.state, "fsdp_plugin", None)
     if fsdp and fsdp.fsdp_version == 1:
@@ -66,18 +66,18 @@ def prepare(accelerator: Accelerator) -> None:
 
 
 def divides_weights(training: TrainingArguments) -> bool:
-    """Whether the settings or a launcher ask for FSDP2 or ZeRO-3, where each device holds a part of the weights."""
+    """True if the settings or a launcher ask for FSDP2 or ZeRO-3, which divide the weights among devices."""
     zero = training.deepspeed_plugin
     return bool(training.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") or (zero and zero.zero_stage == 3))
 
 
 def where_to_load(local_process: int) -> dict[str, str] | None:
-    """The device_map of a model that FSDP2 will shard: only the first process of a machine reads the weights."""
+    """Return the device_map for a model that FSDP2 will shard: only a machine's first process reads the weights."""
     return {"": "meta"} if local_process and is_fsdp_enabled() else None
 
 
 def shard(accelerator: Accelerator, model: Any) -> None:
-    """Divide a model's weights with FSDP2, in place, earlier than the Trainer does: only one process has them."""
+    """Shard a model with FSDP2, in place, before the Trainer does, since only one process has the weights."""
     if getattr(accelerator.state, "fsdp_plugin", None) and model is not None:
         fsdp2_prepare_model(accelerator, model)
         model._get_fsdp_state()._lazy_init()  # as the root: an adapter's base model, sampled alone, would become one

@@ -2,19 +2,18 @@
 
 Stock TRL pads a rollout to its longest prompt and completion, computes each prompt once for every completion, and
 trains on completions whose advantage is zero. Here completions with a non-zero advantage are packed without padding
-(packing.py), each prompt once, and TRL's own loss is computed for each pack. It is computed a second time, without
-gradient, for each of TRL's micro-batches, so that what is logged is what stock TRL logs.
+(packing.py), each prompt once, and TRL's own loss is computed for each pack. To log stock TRL's metrics, the loss is
+computed again on TRL's micro-batches, without gradient and from the log-probabilities of the packs.
 
-Some models get another gradient than from stock TRL, the right one: TRL passes no positions, so that many models
-count the padding on a prompt's left as positions. Rotary positions are relative and do not change with it; learned
-ones do (GPT-2, GPT-BigCode, BioGPT, XGLM, BERT's family), and so do added sinusoids (CTRL), a norm after the rotation
-(HunYuan) and queries scaled by position (Ministral-3, beyond its original length). Here each row begins at position 0,
-as it was sampled.
+For models with absolute positions stock TRL's gradient is wrong: it counts left padding as positions. These models
+have learned positions (GPT-2, GPT-BigCode, BioGPT, XGLM, BERT's family), added sinusoids (CTRL), a norm after the
+rotation (HunYuan) or queries scaled by position (Ministral-3, beyond its original length). Plain rotary models are not
+affected. Here each row begins at position 0, as in sampling.
 
-README.md, beside this file, lists what differs and what falls back to TRL's own step.
+README.md in this directory lists differences from TRL, and settings that fall back to TRL's own step.
 
-Private members of TRL 1.16 and of transformers that the package overrides or uses, and the test in tests/lean_grpo/
-that fails when one changes:
+Private members of TRL 1.16 and transformers that this package overrides or uses, and the test in tests/lean_grpo/ that
+fails if one changes:
 
     _generate                           test_trainer.py::test_completions_are_all_that_the_model_wrote
     _generate_single_turn               test_rollouts.py::test_rollouts_follow_each_optimizer_step
@@ -28,8 +27,8 @@ that fails when one changes:
     _attn_implementation                test_trial.py::test_models_that_packs_do_not_fit_take_trls_own_step
     _is_stateful                        test_sampling.py::test_models_with_states_are_left_to_generate
 
-It also builds on what has no documentation: `fused_lm_head` and `shift_labels` of TRL's patched forward, and
-`unwrap_model_for_generation`, which the same tests use.
+It also uses undocumented features, covered by the same tests: `fused_lm_head` and `shift_labels` of TRL's patched
+forward, and `unwrap_model_for_generation`.
 """
 
 import contextlib
@@ -48,27 +47,27 @@ from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
 
-# Settings of TRL's `generate` that our sampler does not know
+# Settings of TRL's `generate` that our sampler does not support
 ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_continuous_batching")
 
 
 class LeanGRPOTrainer(GRPOTrainer):
-    """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
+    """GRPOTrainer with the same arguments and, up to rounding, the same gradients.
 
     Args:
-        packed: false uses TRL's own training step, with its padding.
-        pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
-            where a micro-batch has one backward: see `_in_parts`); a longer completion gets a pack to itself. None:
-            8,192 with FlashAttention 2, otherwise 2,048; and where a prompt is so long that dividing its group would
-            add a tenth to the work, a whole group, but no more positions than a micro-batch of TRL's.
-        attn_implementation: of packs: flash_attention_2 looks for the package flash-attn, sdpa does not. The model
-            itself runs on sdpa.
+        packed: False: TRL's own training step, with padding.
+        pack_tokens: most positions in a pack, which bounds the memory of a training step unless a micro-batch has a
+            single backward (`_in_parts`). A longer row gets a pack to itself. None: 8,192 with FlashAttention 2,
+            otherwise 2,048. If a prompt is so long that dividing its group would add a tenth to the work, None also
+            allows larger packs for this group, up to the positions of TRL's micro-batch.
+        attn_implementation: attention of packs; only flash_attention_2 looks for the package flash-attn. The model
+            itself has to run on sdpa.
 
     Attributes:
-        kernel: which computes the attention of packs; None: the training step is TRL's own.
-        prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Set it,
-            and rewards and logs get the whole text; TRL's completion alone would never be in the format (TRL issue
-            6966).
+        kernel: the attention kernel for packs; None: TRL's own step.
+        prefill: the start of the completion that the chat template already writes (`<think>\\n` in some). If you set
+            it, rewards and logs get the whole text. TRL's completion lacks this start and fails format rewards (TRL
+            issue 6966).
     """
 
     args: GRPOConfig
@@ -95,7 +94,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self.accelerator.device.type == "cuda":
             gpu.prepare(self.args.tf32)  # vLLM has just undone it
         model = self.accelerator.unwrap_model(self.model)
-        if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth has one of its own
+        if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth replaces it
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
                 self.vllm_generation.sync_weights, model
             )
@@ -121,17 +120,17 @@ class LeanGRPOTrainer(GRPOTrainer):
             return
         known = self.loss_type in micro_batches.KNOWN
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
-        # DeepSpeed's engine steps in the backward of an optimizer step's last micro-batch: there may be but one
+        # DeepSpeed takes its optimizer step in the backward of the last micro-batch, which must be a single one
         self._in_parts = known and self.accelerator.distributed_type != DistributedType.DEEPSPEED
         self._micro_batches = cast(int, self.args.steps_per_generation)  # of a rollout; GRPOConfig has set it
         together = math.gcd(self.args.gradient_accumulation_steps, self._micro_batches)
         self._planned_together = 1 if self.loss_type in micro_batches.TOKEN_MEANS else together
-        self._skips_dead_rows = self.beta == 0 and self.loss_type != "vespo"  # which logs a weight of every completion
+        self._skips_dead_rows = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
         self._say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.kernel.name}{whole}")
 
     def _say(self, text: str) -> None:
-        """Print a line, once for all processes."""
+        """Print a line in the main process only."""
         if self.accelerator.is_main_process:
             print(text)
 
@@ -150,15 +149,15 @@ class LeanGRPOTrainer(GRPOTrainer):
     @ref_model.setter
     def ref_model(self, model: Any) -> None:
         self.args.model_init_kwargs = self._given
-        sharding.shard(self.accelerator, model)  # by layers; TRL would take it as one part, and gather all of it
+        sharding.shard(self.accelerator, model)  # layer by layer; TRL would shard and gather it as a whole
         self._ref_model = model
 
     # The rollout
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Like TRL's, but a completion's text is whole: with the prefill, and with what the model thought.
+        """Like TRL's, but completions are the whole text, with the prefill and the reasoning.
 
-        TRL has neither: where the tokenizer has a response template, `<think>` and what it holds are taken out.
+        TRL omits the prefill, and removes `<think>…</think>` if the tokenizer has a response template.
         """
         prompt_ids, completion_ids, tool_mask, completions, *rest = super()._generate(*args, **kwargs)
         parsed = any(getattr(self._tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
@@ -169,13 +168,13 @@ class LeanGRPOTrainer(GRPOTrainer):
         return prompt_ids, completion_ids, tool_mask, completions, *rest
 
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
-        """Sample by vLLM or `generate` as TRL does, else by our sampler, which draws from the same distribution."""
+        """Sample with vLLM or `generate` like TRL, or with our sampler, which draws from the same distribution."""
         if self.use_vllm or self._samples_by_generate or images is not None:
-            gather = self.is_fsdp_enabled and not self.use_vllm  # which gets the weights one by one
+            gather = self.is_fsdp_enabled and not self.use_vllm  # vLLM gets the weights one by one
             with sharding.whole(self) if gather else contextlib.nullcontext():
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         limit, drawn = self.max_completion_length or 0, Sampling.of(self)
-        # the loss computes under this autocast, too; an adapter's base model would not by itself
+        # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             return sampling.complete(policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn), None
 
@@ -188,10 +187,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """The loss of these inputs; in a training step, of this micro-step's packs.
+        """Return the loss of these inputs; in a training step, the loss of this micro-step's packs.
 
-        The packs of an optimizer step sum to what its micro-batches sum to. The gradients of all of this micro-step's
-        packs but the last are accumulated on return.
+        Summed over an optimizer step, the packs' losses equal the micro-batches' losses. All but this micro-step's
+        last pack are already backpropagated on return.
         """
         plan, turn = self._planned(inputs) if self.model.training and not return_outputs else (None, 0)
         if plan is None:
@@ -200,8 +199,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         total = torch.zeros((), device=self.accelerator.device, requires_grad=not packs)
         for number, (chosen, factor) in enumerate(packs, start=1):
             more = number < len(packs)
-            # Processes add their gradients up in the last backward of an optimizer step. With FSDP they do in each:
-            # otherwise every device would hold a gradient of all weights.
+            # Processes sum their gradients in an optimizer step's last backward. With FSDP they do so in each one:
+            # otherwise every device would hold the gradient of all weights.
             waits = more and self.accelerator.sync_gradients and not self.is_fsdp_enabled
             with self.accelerator.no_sync(model) if waits else contextlib.nullcontext():
                 loss = self._loss_of(model, plan, chosen) * factor
@@ -214,7 +213,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         return total
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
-        """(plan, index of these inputs in it), or (None, 0) where TRL's own loss of them has to be computed."""
+        """Return (plan, index of these inputs in it), or (None, 0) if TRL's own loss has to be computed."""
         if self.kernel is None or not self._in_parts:
             return None, 0
         index = self._step % self._micro_batches
@@ -228,10 +227,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         return self._plan if ours else None, turn
 
     def _loss_of(self, model: torch.nn.Module, plan: Plan, chosen: list[int]) -> torch.Tensor:
-        """TRL's loss of a pack's rows as if they were a micro-batch; of none, a zero that depends on all weights."""
+        """Compute TRL's loss of a pack's rows as a micro-batch; without rows, a zero that depends on all weights."""
         if not chosen:
             return self._scores(model, [], [[]], 1)[0].sum()
-        index = packing.on(self.accelerator.device, chosen)
+        index = packing.to_device(self.accelerator.device, chosen)
         rows = {key: value[index] if value.ndim else value for key, value in plan.rows.items()}
         self._one_pack = [plan.laid_out[row] for row in chosen]
         try:
@@ -243,12 +242,12 @@ class LeanGRPOTrainer(GRPOTrainer):
         return loss
 
     def _log_losses(self, model: torch.nn.Module, plan: Plan) -> None:
-        """Run TRL's loss on each micro-batch with the values already computed, so that TRL logs its metrics."""
+        """Compute TRL's loss of each micro-batch from known values, so that TRL logs its metrics."""
         tokens = plan.rows["completion_mask"] * plan.computed[:, None]
         sums = torch.stack([(plan.entropies * tokens).sum(), tokens.sum().float()])
         entropy = self.accelerator.reduce(sums, reduction="sum")
         mean = entropy[0] / entropy[1]
-        plan.entropies.masked_fill_(~plan.computed[:, None], mean)  # so that the mean is that of the others
+        plan.entropies.masked_fill_(~plan.computed[:, None], mean)  # keeps the mean of the computed ones
         done = 0
         for batch in plan.batches:
             rows = slice(done, done := done + len(batch["advantages"]))
@@ -261,7 +260,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     @contextlib.contextmanager
     def _without_other_processes(self) -> Iterator[None]:
-        """Run TRL's loss without logging, and without other processes, which may have fewer packs."""
+        """Run TRL's loss without logging or communication, since other processes may have fewer packs."""
         metrics, accelerator = self._metrics, self.accelerator
         self._metrics, self.accelerator = defaultdict(lambda: defaultdict(list)), _LocalAccelerator(accelerator)
         try:
@@ -272,10 +271,10 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _make_packs(self, rows: Sequence[Row], padded: int) -> list[list[int]]:
         """Divide rows into packs, the same number on all processes: at least one, and some may be empty.
 
-        Every process computes as often as the others, since they gather sharded weights together.
+        All processes need the same number of forwards, since they gather sharded weights together.
 
         Args:
-            padded: positions that TRL would compute at once, which is as far as packs grow.
+            padded: positions that TRL would compute at once, the limit for packs larger than `pack_tokens`.
         """
         assert self.pack_tokens is not None
         packs = packing.make_packs(rows, self.pack_tokens, padded if self._packs_grow else 0)
@@ -295,7 +294,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         compute_entropy: bool = False,
         **others: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """As TRL's: training, old and reference log-probabilities all come from here; zero where nothing is scored."""
+        """Like TRL's, for training, old and reference log-probabilities; 0 where nothing is scored."""
         if self._logged_values is not None:
             return self._logged_values
         if self.kernel is None:
@@ -321,7 +320,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
 
 class _LocalAccelerator:
-    """An accelerator that meets no other process."""
+    """An accelerator that does not communicate with other processes."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator

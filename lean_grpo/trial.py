@@ -1,4 +1,4 @@
-"""Decide whether a run can be computed in packs: known reasons against it, and a trial with its own model."""
+"""Decide whether a run can use packs: known reasons against them, and a trial with its own model."""
 
 import inspect
 import math
@@ -16,12 +16,12 @@ from lean_grpo.sampling import has_plain_cache
 BEGINNINGS = 0, 101, 211  # offsets in the vocabulary, tried until the values are finite
 PACK_LENGTHS = 8192, 512  # most positions of the trial's pack: without and with gradient
 SMALL = 2**20  # most elements of a weight whose gradient is compared
-# Largest differences that packs may make, in float32 and with rounding: in log-probabilities, as a share of the effect
-# of other prompts; in the gradient, as a share of its norm. Float32's rounding makes 1e-7 to 1e-5 of the norm, learned
-# positions that are off by one make 5e-3 (benchmarks/exactness.py)
+# Largest differences that packs may cause, in float32 and with 16-bit or TF32 rounding: of log-probabilities, relative
+# to the change that other prompts cause; of the gradient, relative to its norm. Of the gradient's norm, float32's
+# rounding causes 1e-7 to 1e-5, learned positions that are off by one cause 5e-3 (benchmarks/exactness.py)
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
-ROUNDING = 1e-5  # least limit for log-probabilities in float32, for new policies on which prompts have little effect
+ROUNDING = 1e-5  # smallest limit of log-probabilities in float32: prompts hardly affect an untrained model
 
 
 def others_write(trainer: Any) -> bool:
@@ -30,7 +30,7 @@ def others_write(trainer: Any) -> bool:
 
 
 def reason_against_packing(trainer: Any) -> str | None:
-    """Return a known reason why this LeanGRPOTrainer's run cannot be computed in packs, or None."""
+    """Return a known reason why this LeanGRPOTrainer cannot use packs, or None."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
@@ -65,12 +65,12 @@ def reason_against_packing(trainer: Any) -> str | None:
 def misfit(trainer: Any) -> str | None:
     """Try packs with this model. Return why they differ from TRL's padded rows, or None if they agree.
 
-    Log-probabilities are compared on a pack of the usual length, which shows windows of attention. Their limit is
-    relative to the effect of other prompts. Gradients of the small weights of all layers are compared on a shorter
-    pack, since evaluation mode does not checkpoint; new adapters only show there, as they change no log-probability.
+    Log-probabilities are compared on a pack of the usual length, to detect attention windows. The tolerance is a
+    fraction of the change that a different prompt causes. Gradients of small weights are compared on a shorter pack,
+    since evaluation mode does not checkpoint. They also test new adapters, which change no log-probability.
 
     Args:
-        trainer: a LeanGRPOTrainer with its `kernel` and `pack_tokens`.
+        trainer: a LeanGRPOTrainer with `kernel` and `pack_tokens` set.
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be gathered yet
@@ -101,7 +101,7 @@ def misfit(trainer: Any) -> str | None:
 
 
 def _tokens(trainer: Any, base: Any) -> Iterator[torch.Tensor]:
-    """Yield (3, 12) token ids without special tokens: a padding token's embedding may be zero, and overflow."""
+    """Yield (3, 12) token ids without special tokens, since a padding token's zero embedding may overflow."""
     config, device = base.config.get_text_config(), trainer.accelerator.device
     special = {config.pad_token_id, getattr(base.get_input_embeddings(), "padding_idx", None)}
     special |= set(getattr(trainer.processing_class, "all_special_ids", ()))
@@ -116,8 +116,8 @@ def _differences(trainer: Any, ids: torch.Tensor) -> tuple[float, float, float, 
     """Compare packs of these tokens with padded rows.
 
     Returns:
-        The mean differences in log-probabilities by packs and by other prompts; the norm of the difference in the
-        gradient by packs, and the norm of the padded rows' gradient.
+        Mean absolute changes of log-probabilities by packs and by other prompts; the norm of the gradient's change by
+        packs, and the norm of the padded rows' gradient.
     """
     model, device = trainer.model, ids.device
     others = ids.clone()

@@ -55,7 +55,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
             "test"
         )
     parser.check_names(script, "HYPERPARAMETERS")
-    parser.set_defaults(**script)  # which --help_all shows
+    parser.set_defaults(**script)  # for --help_all
     flags, recipe_name = parser.flags(argv)
     recipe = read_recipe(recipe_name) if recipe_name else {}
     parser.check_names(recipe, recipe_name or "")

@@ -25,7 +25,7 @@ recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --
 OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
 NEEDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes", "use_liger_kernel": "liger_kernel"}
-# What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
+# Settings that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says
 ON_CPU: dict[str, Any] = {
     "fp16": False,
     "tf32": None,
@@ -37,22 +37,22 @@ ON_CPU: dict[str, Any] = {
 }
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt, or use --use_vllm false"
-# What vLLM lacks, or TRL does not do with it
+# Settings that vLLM, or TRL with vLLM, does not support
 WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
-SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
-# Variables that it sets from its files (TRL's for ZeRO hold bf16, and one step of accumulation); the settings decide
+SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate's launcher
+# The launcher also sets these from its files (TRL's for ZeRO: bf16, 1 accumulation step); our settings override them
 OVERRIDDEN = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING")
 
 
 def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "train_grpo.py") -> None:
-    """Set torch's switches for a GPU; of several visible ones without a launcher, use the first one and say so.
+    """Set torch's switches for a GPU. Without a launcher use only the first GPU, with a note if more are visible.
 
     GRPOTrainer refuses several GPUs in one process. This must come before CUDA starts, and before TRL's configuration.
     """
     if settings["use_cpu"]:
         return
     gpu.prepare(tf32=settings["tf32"] is not False)  # on GPUs without TF32 it changes nothing
-    # Counting asks the driver's library; is_available() would start CUDA, which reads this variable once and for all
+    # counting only asks the driver; is_available() would start CUDA, which reads the variable below only once
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -77,7 +77,7 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
     notes = (
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )
-    settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # which has no rollouts
+    settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # eval_only has no rollouts
     return notes + _about_rounding(settings) + trackers.check(settings, asked=origin.get("report_to") == "flag")
 
 
@@ -87,7 +87,7 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
         if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed, where it is installed, warns that there is no GPU
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed, if installed, warns of a missing GPU
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
         return []
@@ -132,7 +132,7 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
 
 
 def _reason_against_cuda() -> str:
-    """torch's own words: it is built without CUDA, there is no driver, or one that is too old."""
+    """Return why CUDA does not work, in torch's words: built without CUDA, no driver, or a driver that is too old."""
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
@@ -141,12 +141,12 @@ def _reason_against_cuda() -> str:
 
 
 def _age(architecture: str) -> int:
-    """75 for sm_75, 90 for sm_90a."""
+    """Return an architecture's number: 75 for sm_75, 90 for sm_90a."""
     return int(re.sub(r"\D", "", architecture))
 
 
 def _choose_vllm(settings: dict[str, Any], flags: set[str]) -> list[Check]:
-    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; return the line that says so."""
+    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out. Return a note."""
     if settings["eval_only"]:
         return []
     installed, notes = is_vllm_available(), list[Check]()
@@ -164,7 +164,7 @@ def _choose_vllm(settings: dict[str, Any], flags: set[str]) -> list[Check]:
         notes.append(Check("ok", "use_vllm", finding))
     known = settings["max_prompt_length"] and settings["eval_strategy"] == "no" and not settings["use_unsloth"]
     if settings["use_vllm"] and known and settings["vllm_max_model_length"] is None:
-        # its cache need not hold the longest sequence that the model can take
+        # the cache must hold this run's longest sequence, not the model's
         settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
     return notes
 
@@ -181,11 +181,11 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
             "use_unsloth: it must be imported before the libraries that it patches; use --use_unsloth true, name the "
             "recipe unsloth.yaml, or `import unsloth` first"
         )
-    settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
+    settings["packed"] = False  # Unsloth has replaced TRL's training step by its own
 
 
 def _about_rounding(settings: dict[str, Any]) -> list[Check]:
-    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
+    # adapters are float32, except that TRL (but not Unsloth) makes them bfloat16 on quantized weights
     quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
     kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
     if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:

@@ -51,10 +51,12 @@ ALIASES = {
 
 
 def JSON(text: str) -> Any:
+    """Parse a flag's value as JSON."""
     return json.loads(text)
 
 
 def JSON_or_name(text: str) -> Any:
+    """Parse a flag's value as a JSON object if it begins with `{`; otherwise return it as a name."""
     if not text.startswith("{"):
         return text
     try:
@@ -167,7 +169,7 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {name} also has stages, which name their own rewards; drop one of them")
-    if path.parent == RECIPES:  # so that its files are found from any directory
+    if path.parent == RECIPES:  # its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)
             if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():

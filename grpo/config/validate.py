@@ -40,7 +40,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2 lora_dropout"),
     ("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1, "max_steps"),
 )
-# Where TRL takes any text and complains in the first step
+# Settings for which TRL accepts any text and fails only in the first step
 CHOICES = {
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -94,7 +94,7 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
             raise UserError(f"{key}: it {harm}; drop it")
     if "hub_strategy" in origin and settings["hub_strategy"] != "end":
         raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
-    loader = settings["accelerator_config"] or ""  # text where a flag gives it
+    loader = settings["accelerator_config"] or ""  # text if set by a flag
     if found := re.search(r"(dispatch|split)_batches\W+true", str(loader), re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for pattern, switch in REQUIRES.items():
@@ -117,13 +117,13 @@ def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:
     """Count the prompts and completions of a rollout and of an optimizer step.
 
     Raises:
-        UserError: groups or optimizer steps would mix rollouts; with values that work.
+        UserError: groups or optimizer steps would mix rollouts; suggests values that work.
     """
     batch, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
     group, total = settings["num_generations"], settings["generation_batch_size"]
     steps = settings["steps_per_generation"] or accumulation
     if total is not None and settings["steps_per_generation"] is None:
-        steps = max(1, total // (batch * world_size))  # TRL refuses what is not a multiple
+        steps = max(1, total // (batch * world_size))  # TRL refuses non-multiples
     if steps % accumulation and accumulation % steps:
         key = "steps_per_generation" if total is None else "generation_batch_size"
         instead = accumulation * (1 if total is None else batch * world_size)

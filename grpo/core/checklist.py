@@ -30,6 +30,7 @@ class Trial:
 
 
 def warn_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:
+    """Return a check with this status if `bad` is true, otherwise one that is ok."""
     return Check(status, name, finding, remedy) if bad else Check("ok", name, finding)
 
 

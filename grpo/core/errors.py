@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """argparse.ArgumentParser without abbreviated flags, which raises UserError instead of printing the usage."""
+    """An argparse.ArgumentParser that raises UserError instead of printing the usage; no abbreviated flags."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
@@ -100,8 +100,8 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
-# Folders whose code is not the user's: ours, Python's own, and installed packages, also those of a parent environment
-# (`uv run --with`)
+# Folders of code that is not the user's: this project, Python itself and installed packages, including those of a
+# parent environment (`uv run --with`)
 LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
 
@@ -123,7 +123,7 @@ def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ..
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception's message, in one line."""
+    """Return an exception's message in one line."""
     if type(error).__name__ == "UnpicklingError":  # torch's message advises to run it
         return "it is a pickle that contains code, or a broken one; none of it was run"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]

@@ -56,7 +56,7 @@ def of_script(path: Path, without: Collection[str]) -> str:
 
 
 def _names_of(statement: ast.stmt) -> set[str]:
-    """The names that a statement of a module defines."""
+    """Return the names that a statement of a module defines."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
@@ -64,13 +64,13 @@ def _names_of(statement: ast.stmt) -> set[str]:
 
 
 def _collect(value: Any, parts: list[str], seen: dict[int, Any]) -> None:
-    """Append the texts that tell this value from another one, and those of what it uses."""
+    """Append texts that identify a value, and those of the user's code that it uses."""
     if isinstance(value, PLAIN):
         parts.append(repr(value))
         return
     if id(value) in seen:  # a function that calls itself
         return
-    seen[id(value)] = value  # which keeps it: another object could get its number
+    seen[id(value)] = value  # keep the value, so that no other object gets its id
     if isinstance(value, Mapping):
         parts.append("{}")
         for key, item in value.items():
@@ -120,7 +120,7 @@ def _collect_function(function: Any, parts: list[str], seen: dict[int, Any]) -> 
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """The global names that a function's code uses, inner functions included."""
+    """Yield the global names that a function's code uses, including inner functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -139,7 +139,7 @@ def _file_of(value: type) -> str:
 
 
 def _source(value: Any) -> str:
-    """The source of a function or class without comments and layout; its bytecode where no file has it."""
+    """Return a function's or class's source without comments and layout; the bytecode if no file contains it."""
     try:
         return _without_layout(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError):

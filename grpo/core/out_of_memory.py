@@ -6,9 +6,9 @@ import traceback
 from collections.abc import Iterator
 
 FULL_DEVICE = r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED"
-FULL_DEVICE += r"|Free memory on device|No available memory for the cache blocks"  # vLLM's, where it starts
-FULL_DISK = r"No space left|os error (28|122|27)\b|quota exceeded"  # the numbers are those of safetensors, in Rust
-FULL_DISK += r"|StreamWriter failed|unexpected pos \d+ vs"  # PyTorch's archives, in C++
+FULL_DEVICE += r"|Free memory on device|No available memory for the cache blocks"  # vLLM at its start
+FULL_DISK = r"No space left|os error (28|122|27)\b|quota exceeded"  # numbers: safetensors (Rust)
+FULL_DISK += r"|StreamWriter failed|unexpected pos \d+ vs"  # PyTorch's archives (C++)
 
 STEP = ("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true")
 # Function in a traceback → the phase of the run, and the settings that need less memory there

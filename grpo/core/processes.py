@@ -24,15 +24,15 @@ def ignore_old_names() -> None:
 def let_idle_threads_sleep() -> None:
     """Let idle OpenMP threads sleep soon, so that two runs on one CPU do not slow each other down.
 
-    Call this before importing torch, which reads the variable once. It costs nothing with a GPU, whose runs hardly
-    use these threads. A value in the environment stays.
+    Call this before importing torch, which reads the variable once. It costs nothing on a GPU, where
+    runs hardly use these threads. A value in the environment is kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def say(text: str) -> None:
-    """Print in the first process only; accelerate's print does so once per machine."""
+    """Print in the first process only (accelerate's print: in each machine's first process)."""
     if is_first_process():
         print(text)
 
@@ -55,7 +55,7 @@ def program(script: str) -> str:
 
 
 def launch() -> str:
-    """The launcher prefix of a command, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
+    """Return a command's launcher, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
     if {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():  # its launcher's alone
         return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start
@@ -72,7 +72,7 @@ def is_process_lost(error: BaseException) -> bool:
 
 
 def end_process_group() -> None:
-    """Wait for the other processes, then destroy the process group, of which Python must hold the last reference.
+    """Wait for the other processes, then destroy the process group while Python holds its last reference.
 
     Otherwise gloo's threads may abort a finished run (https://github.com/pytorch/pytorch/issues/190489).
     """

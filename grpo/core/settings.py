@@ -140,6 +140,7 @@ class Geometry:
 
     @property
     def rollout_prompts(self) -> int:
+        """Prompts of one rollout, on all devices together."""
         return self.rollout // self.num_generations
 
     @property
@@ -153,6 +154,7 @@ class Geometry:
         return math.ceil(micro_steps / self.gradient_accumulation_steps)
 
     def describe(self) -> str:
+        """Describe the batch sizes in a sentence, for preflight's table."""
         prompts = self.per_step / self.num_generations
         rollouts = self.per_step / self.rollout
         share = f"{self.per_step // self.world_size} on each of {self.world_size} devices, " * (self.world_size > 1)
@@ -178,9 +180,11 @@ class Stage:
 
     @property
     def weights(self) -> dict[str, float]:
+        """The weight of each reward, by name."""
         return dict(zip(self.reward_funcs, self.reward_weights, strict=True))
 
     def describe(self) -> str:
+        """Describe the stage in a line: name, steps, rewards and weights."""
         parts = [short_name(name) + (f" × {weight:g}" if weight != 1 else "") for name, weight in self.weights.items()]
         return f"{self.name}: steps {self.first_step}-{self.last_step}, {', '.join(parts)}"
 
@@ -219,7 +223,7 @@ class Config:
         return Path(self.training.output_dir or "")
 
     def move(self, output: Path) -> None:
-        """Use another number of the default directory, also in the default run name, by which trackers tell runs."""
+        """Use another numbered directory (`-2`, …), and its number in a default run name."""
         before, after = (str(path).removeprefix(self.default_dir) for path in (self.output, output))
         if self.origin["run_name"] == "machine":
             self.training.run_name = (self.training.run_name or "").removesuffix(before) + after

@@ -8,7 +8,8 @@ FOLDERS = re.compile(r"""(?<=["'])/(?:[^"'/\\\n]+/)+|(?:(?<=\\n)|(?<![\w.:/<~+})
 
 
 def counted(count: float, noun: str) -> str:
-    """
+    """Format a count with its noun.
+
     >>> counted(1, "row"), counted(0, "row"), counted(1234, "optimizer step")
     ('1 row', '0 rows', '1,234 optimizer steps')
     """
@@ -16,7 +17,8 @@ def counted(count: float, noun: str) -> str:
 
 
 def shorten(text: str, length: int = 20) -> str:
-    """
+    """Put a text on one line and cut it to `length` characters.
+
     >>> shorten("So  it is"), shorten("The answer is 72, since it is half", 18)
     ('So it is', 'The answer is 72,…')
     """
@@ -43,13 +45,14 @@ def without_folders(text: str) -> str:
 
 
 def human_bytes(size: float) -> str:
+    """Format a number of bytes in MB or GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
 def printable(text: str) -> str:
     r"""Escape the characters of a text that control a terminal or reverse the direction of text.
 
-    Newlines, tabs and spaces of any width stay.
+    Newlines, tabs and spaces of any width are kept.
 
     >>> print(printable("\x1b[31mred\u202e"))
     \x1b[31mred\u202e
@@ -63,6 +66,6 @@ def printable(text: str) -> str:
 
 def for_rich(text: str) -> str:
     """Escape rich's markup and control characters in a text of a model, a user or a file."""
-    from rich.markup import escape  # here, so that a command starts without libraries
+    from rich.markup import escape  # imported late, so that commands start fast
 
     return escape(printable(text))

@@ -27,7 +27,7 @@ WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; n
 
 @dataclass(frozen=True)
 class Plan:
-    """A run before its weights are loaded, as all preflight checks read it."""
+    """A run before its weights are loaded, the input of all preflight checks."""
 
     config: Config
     tokenizer: PreTrainedTokenizerBase
@@ -40,6 +40,7 @@ class Plan:
 
     @property
     def first_row(self) -> dict[str, Any]:
+        """The first training row."""
         return self.data.train[0]
 
     def prompt_ids(self) -> list[int]:
@@ -51,6 +52,7 @@ class Plan:
         return str(self.tokenizer.decode(self.prompt_ids()))
 
     def encode(self, text: str) -> list[int]:
+        """Tokenize a text without special tokens."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 
@@ -91,7 +93,7 @@ def about_rows(plan: Plan) -> Iterator[Check]:
 
 
 def about_golds(plan: Plan) -> Iterator[Check]:
-    """The gold answers, with a warning where hardly any completion can hold them."""
+    """Show how gold answers were read, and warn of those that completions can hardly match."""
     data, exact = plan.data, plan.trial.exact
     rows = [alternatives(gold) for gold in data.train["answer"] if gold is not None]
     golds = [gold for row in rows for gold in row]

@@ -31,8 +31,8 @@ from grpo.task.prompts import Message, Prompt, tokenize
 from grpo.task.task import Task
 from rewards import Gold
 
-# Names of columns that are dropped: TRL's own arguments of rewards, a column that it never passes, and those that
-# make it expect a vision model
+# Columns to drop: names of TRL's own arguments of rewards, a column that TRL never passes on, and columns that make
+# it expect a vision model
 RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
@@ -72,7 +72,7 @@ class Data:
         return sum(reading.dropped for reading in self.readings)
 
     def unmarked(self) -> dict[str, int]:
-        """Count dropped rows whose answer lacks the others' mark, by mark."""
+        """Count, for each mark of gold answers, the rows dropped because their answer lacks it."""
         counts = Counter[str]()
         for reading in self.readings:
             if reading.mark and reading.unmarked:
@@ -93,7 +93,7 @@ class Data:
         return None not in self.held_out["answer"][:]
 
     def counts(self) -> dict[str, Any]:
-        """Counts of rows for run.json."""
+        """Count rows, for run.json."""
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
         return {"train": len(self.train), "held_out": len(self.held_out), **dropped}
 
@@ -114,7 +114,7 @@ def load_data(
     # Read
     with PartialState().main_process_first():  # other processes read its cache
         training, evaluation = read(config)
-    datasets.disable_progress_bars()  # of what takes no time from here on
+    datasets.disable_progress_bars()  # the rest is fast
 
     # Make prompts
     for key in ("question_column", "answer_column") if task.prepare else ():

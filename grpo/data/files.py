@@ -20,7 +20,7 @@ from grpo.core.processes import say
 from grpo.task.gold import Written
 
 Row: TypeAlias = dict[str, Any]
-Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset while no slice of it is chosen
+Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice is taken
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
@@ -33,7 +33,7 @@ def ending(path: Path) -> str:
 
 
 def read_file(path: Path) -> Splits:
-    """The rows of a file by split, which is `train` alone in most files; ValueError where it cannot be read."""
+    """Read the rows of a file, by split; most files have only `train`. Raise ValueError if it cannot be read."""
     if not os.path.exists(path):
         raise ValueError("the file does not exist; correct its path")
     if ending(path) not in READERS:
@@ -42,7 +42,7 @@ def read_file(path: Path) -> Splits:
 
 
 def _content(path: Path) -> bytes:
-    if path.suffix.lower() == ".zst":  # for which fsspec needs another package
+    if path.suffix.lower() == ".zst":  # fsspec would need another package for it
         return pa.input_stream(str(path), compression="zstd").read()
     with open(path, "rb") as file:
         return compr[infer_compression(path.name.lower())](file, mode="rb").read()
@@ -80,7 +80,7 @@ _NEXT = re.compile(r"\S")
 
 
 def _read_json(path: Path) -> Splits:
-    """The objects of a file, one after the other or in an array, or what one object has as rows."""
+    """Read objects that follow one another, an array of objects, or the rows of a single object."""
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=decimal, strict=False)
     text, values, position = _text(path), list[Any](), 0
     try:
@@ -130,10 +130,11 @@ def _splits_of(whole: dict[str, Any]) -> Splits:
 
 
 def _integer(text: str) -> int | str:
-    return int(text) if len(text) <= 4000 else text  # Python reads no longer ones
+    return int(text) if len(text) <= 4000 else text  # Python refuses longer ones
 
 
 def decimal(text: str) -> float:
+    """Parse a number; keep its text if Python would write it differently."""
     return float(text) if text == repr(float(text)) else Written(text)
 
 

@@ -48,7 +48,7 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
     name = source if isinstance(source, str) else IN_MEMORY
     try:
         splits = _read(source, config) if isinstance(source, str) else _from_memory(source)
-    except Exception as error:  # libraries raise anything where a file contains anything
+    except Exception as error:  # libraries may raise anything for a broken file
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None  # datasets hides it
         raise UserError(f"{setting}: {name!r} cannot be read: {cause or error}") from error
     if not any(map(len, splits.values())):
@@ -168,14 +168,14 @@ def native(value: Any) -> Any:
 
 
 def as_dataset(columns: Mapping[str, Sequence[Any]]) -> Dataset:
-    """Build a Dataset from columns. A column with cells of several types is stored as JSON, which keeps them."""
+    """Build a Dataset from columns. JSON stores columns with several types, since Arrow would convert them."""
     return datasets.concatenate_datasets([_column(name, cells) for name, cells in columns.items()], axis=1)
 
 
 def _column(name: str, cells: Sequence[Any]) -> Dataset:
     kinds = {float if kind is Written else kind for kind in set(map(type, cells)) - {type(None)}}
     try:
-        if len(kinds) <= 1:  # Arrow would make 72.0 of 72 beside 0.5
+        if len(kinds) <= 1:  # in a column with 0.5, Arrow would turn 72 into 72.0
             return Dataset.from_dict({name: cells})
     except NOT_ARROW:
         pass
@@ -193,7 +193,7 @@ def _read(name: str, config: str | None) -> Splits:
     path = Path(name).expanduser()
     if os.path.exists(path):  # Path's own raises in a directory that may not be read
         datasets.disable_progress_bars()
-        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the UserError says what is wrong
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the UserError has the reason
     if os.path.isdir(path):
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
@@ -215,7 +215,7 @@ def _read(name: str, config: str | None) -> Splits:
 
 
 def _as_written(name: str, config: str | None) -> Splits:
-    """Load a directory or a data set on the Hub; read its JSON and CSV files with `read_file`, so that cells stay."""
+    """Load a directory or a data set on the Hub; read JSON and CSV with `read_file`, which keeps cells."""
     builder = datasets.load_dataset_builder(name, config)  # the card may list files that do not exist
     if builder.info.builder_name not in INFERRED:
         return datasets.load_dataset(name, config)

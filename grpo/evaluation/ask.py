@@ -60,7 +60,7 @@ def answer(model_dir: Path, question: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m grpo ask`; its exit status."""
+    """Run `python -m grpo ask` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo ask", description="Ask a saved model; print its greedy answer.")
     parser.add_argument(
         "run",

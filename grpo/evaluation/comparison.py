@@ -12,7 +12,7 @@ from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
-FEWEST = 4  # fixed questions, with none broken, from which `mcnemar` is below 0.05
+FEWEST = 4  # fixed questions that make `mcnemar` fall below 0.05 if none is broken
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # verdict "no change" if the interval of the difference is within ± this share
 # Quantiles of Student's t distribution by degrees of freedom; between two, use the wider interval
@@ -82,7 +82,7 @@ def compare(
         `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
         and `neither`, the shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and
         `p_value`. For the weighted sum of the rewards as `reward`, and for each of them by name in `rewards`, means
-        instead of shares, over the `n` questions on which they worked both times.
+        instead of shares, over the `n` questions where they worked both times.
     """
     if [row["question"] for row in before] != [row["question"] for row in after] or not before:
         raise UserError("comparison: the two evaluations asked different questions; evaluate both on the same rows")

@@ -24,7 +24,7 @@ def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
 class AccuracyCurve(TrainerCallback):
     """Evaluate the policy every `eval_every` optimizer steps, between the evaluations before and after.
 
-    It leaves the random states as they are, so that the weights are those of a run without it.
+    It restores the random states, so that it does not change the weights.
 
     Attributes:
         after: the evaluation after the last step, or None before it.

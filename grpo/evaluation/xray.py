@@ -1,11 +1,11 @@
-"""Show the rewards of completions one by one, and list the rows that deserve a second look.
+"""Print the mean rewards of completions, and list suspicious ones.
 
     python -m grpo xray FILE.jsonl | RUN_DIR [--reward_funcs NAME ...] [--allow_custom_rewards true]
 
-Of a run, its completions_after.jsonl is read, or completions_before.jsonl while it has none after its last step; both
-hold what each of the run's rewards gave, and their weighted sum as the total. Any other file has an object a line,
-with `completion` (text or a list of messages) and `answer` (text, a number, or a GSM8K solution with `####`); rewards
-get its other fields, too. The recipe's five rewards score it, or those that you name.
+For a run it reads the answers to the held-out questions after training, or those before training if the run has not
+finished. They contain each reward of the run, and the weighted sum as the total. Any other file has one JSON object
+per line with `completion` (text or a list of messages) and `answer` (text, a number, or a GSM8K solution with `####`).
+It is scored by the five default rewards, which also get its other fields. --reward_funcs uses other rewards.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from rewards import REWARD_FUNCS, completion_text, is_gold
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
-Record = dict[str, Any]  # of a completion, as an evaluation writes it
+Record = dict[str, Any]  # a completion with its grades, as in an evaluation
 
 
 def suspicions(record: Record, task: Task) -> Iterator[str]:
@@ -47,7 +47,7 @@ def suspicions(record: Record, task: Task) -> Iterator[str]:
 
 
 def read(file: Path, task: Task) -> list[Record]:
-    """A record of each line, with the line's number and its grade, in a run's directory the run's; no blank lines."""
+    """Read a record per line, with its line number and its grade (the run's own in a run's directory)."""
     records, of_run = [], file.name.startswith("completions_") and file.with_name("run.json").is_file()
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
@@ -75,7 +75,7 @@ def read(file: Path, task: Task) -> list[Record]:
 
 
 def file_of(path: Path) -> Path:
-    """Return a file as it is, or a run's completions after its last step, or else those before training."""
+    """Return the path of a file, or a run's file of completions after training, before it, or without training."""
     if not path.exists():
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
@@ -156,6 +156,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
 
 
 def are_scored(records: Sequence[Record]) -> bool:
+    """True if all records have rewards."""
     return all("rewards" in record for record in records)
 
 

@@ -1,6 +1,6 @@
 """Let a policy answer questions, on all processes: for evaluations and `python -m grpo ask`.
 
-Sampling is that of rollouts (lean_grpo/sampling.py), or `model.generate` for models that it does not support.
+It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for models that these do not support.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Completion = tuple[list[int], bool]  # token ids including the end token, and wh
 
 
 def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return all tokens that end a completion: the tokenizer's and those that the model declares, as in TRL."""
+    """Return all tokens that end a completion, from the tokenizer and from the model, as in TRL."""
     declared = model.generation_config.eos_token_id
     declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
@@ -44,7 +44,7 @@ def answer(
 ) -> list[Completion]:
     """Complete each prompt once, in order; greedily if `sampling` is None.
 
-    The processes share the prompts, and each returns all completions. The global random state stays as it is.
+    The processes share the prompts, and each returns all completions. The global random state is kept.
 
     Args:
         prompts: token ids. They are sorted by length internally, so that there is little padding.

@@ -19,7 +19,7 @@ RATES = {15e6: ("1e-4", "5e-4"), 0.5e9: ("2e-5", "2e-4"), math.inf: ("5e-6", "5e
 
 
 def about_model(plan: Plan) -> Iterator[Check]:
-    """The model's size and everything that follows from it; weights are not loaded."""
+    """Check the adapter, vocabulary, context length, learning rate, memory and disk. Load no weights."""
     config, peft_config = plan.config, plan.peft_config
     name, trains = config.model.model_name_or_path, not config.script.eval_only
     try:
@@ -64,7 +64,7 @@ def about_model(plan: Plan) -> Iterator[Check]:
 
 
 def _kernel(plan: Plan) -> attention.Kernel:
-    """The attention that a training step takes."""
+    """Choose the attention kernel of a training step, as the trainer does."""
     training, model = plan.config.training, plan.config.model
     number = "bfloat16" if training.bf16 else "float16" if training.fp16 else str(model.dtype)
     dtype = getattr(torch, number, torch.float32)
@@ -72,7 +72,7 @@ def _kernel(plan: Plan) -> attention.Kernel:
 
 
 def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
-    """An error where the tokenizer is another model's."""
+    """Report an error if a prompt or a special token is beyond the model's vocabulary."""
     tokenizer = plan.tokenizer
     largest = max(*plan.prompt_ids(), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     if largest >= shape.vocabulary > 0:
@@ -81,7 +81,7 @@ def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
 
 
 def _about_rate(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
-    """A learning rate that teaches nothing: the default one on a small model, or one for all weights on an adapter."""
+    """Warn of learning rates that are too low: the default with a small model, or at most 1e-5 with an adapter."""
     rate = plan.config.training.learning_rate
     by_default = plan.config.origin.get("learning_rate") == "script" and rate == DEFAULT_RATE
     whole, adapter = next(rates for limit, rates in RATES.items() if shape.parameters < limit)
@@ -97,7 +97,7 @@ def _about_rate(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
 
 
 def largest_pack(plan: Plan, kernel: attention.Kernel, prompt: int) -> int | None:
-    """The most positions that a training step computes at once; None where it is TRL's own."""
+    """Return the most positions that a training step computes at once; None with `packed` false."""
     script = plan.config.script
     if not script.packed:
         return None

@@ -26,7 +26,7 @@ from lean_grpo import sharding
 
 @contextlib.contextmanager
 def loads(name: str, where: str = "model_name_or_path") -> Iterator[None]:
-    """Read a model's files in this context: any fault of theirs becomes one line, which begins with `where`."""
+    """Turn any fault of a model's files, read in this context, into one line that begins with `where`."""
     if os.path.isfile(name):
         raise UserError(f"{where}: {name!r} is a file; use the directory of a model, or a Hub id")
     if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):
@@ -37,7 +37,7 @@ def loads(name: str, where: str = "model_name_or_path") -> Iterator[None]:
 
 
 def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
-    """The saved adapter, if `model_name_or_path` is one; and the model's source and configuration, without weights."""
+    """Return a saved adapter's configuration or None, from_pretrained's arguments, and the model's configuration."""
     name, adapter = str(config.model.model_name_or_path), None
     revision: str | None = config.model.model_revision
     with loads(name):
@@ -61,7 +61,7 @@ def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], Pretrained
 
 
 def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
-    """Configurations of the model (an adapter's base model) and of the adapter: a saved one, a new one, or None."""
+    """Return the configurations of the model (an adapter's base model) and of the saved or new adapter, or None."""
     model = config.model
     adapter, source, model_config = _read(config)
     try:
@@ -78,16 +78,16 @@ def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
 
 
 def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
-    """The policy, on this process' device, and the adapter that the trainer is to make on it, if any.
+    """Load the policy on this process' device. Return it, and the configuration of a new adapter to train, or None.
 
-    A PreTrainedModel, or a PeftModel where a saved adapter is trained further. Where FSDP2 is to shard it, the first
-    process has it in its host memory, the others on the meta device.
+    The policy is a PreTrainedModel, or a PeftModel if the adapter is a saved one or Unsloth's. For FSDP2 a machine's
+    first process loads it to host memory; so do the others with adapters or quantization, else to the meta device.
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
     if config.script.use_unsloth:
         with loads(name):
             return unsloth.load(config), None
-    if config.script.eval_only:  # which shards nothing
+    if config.script.eval_only:  # evaluations do not shard
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     adapter, source, _ = _read(config)
     base, quantization = source["pretrained_model_name_or_path"], get_quantization_config(model)
@@ -100,7 +100,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     elsewhere = sharding.where_to_load(training.local_process_index)
     if elsewhere and quantization is None and not adapter:  # TRL copies an adapter, so it must be there
         options["device_map"] = elsewhere
-    if os.path.isdir(base):  # of a download the bar is worth its line
+    if os.path.isdir(base):  # only downloads need a progress bar
         logging.disable_progress_bar()
     with loads(name), loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(**source | options, output_loading_info=True)
@@ -109,10 +109,10 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
             policy = policy.to(training.device)
         if adapter:
             trainable = not config.script.eval_only  # by default an adapter is loaded frozen
-            # PEFT only warns of weights that it does not find, and leaves them as a new adapter's
+            # PEFT only warns of missing weights, and initializes them
             warnings.filterwarnings("error", message="Found missing adapter keys", category=UserWarning)
             policy = PeftModel.from_pretrained(policy, name, revision=model.model_revision, is_trainable=trainable)
-    if missing := sorted(report["missing_keys"]):  # transformers draws them, and training would start from noise
+    if missing := sorted(report["missing_keys"]):  # transformers would initialize them at random
         raise UserError(
             f"model_name_or_path: {base!r} lacks {len(missing)} of the weights that its config.json asks for "
             f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); download it again"
@@ -127,16 +127,16 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
 
 
 def runs_on(config: Config) -> str:
-    """The attention of the model itself: sdpa, since FlashAttention 2 computes packs (lean_grpo/attention.py).
+    """Return the model's own attention: sdpa if FlashAttention 2 computes packs (lean_grpo/attention.py).
 
-    While it samples, transformers' FlashAttention would unpad the whole cache in every layer for every token.
+    For each sampled token, transformers' FlashAttention would unpad the whole cache in every layer.
     """
     asked = config.model.attn_implementation or "sdpa"
     return "sdpa" if asked == "flash_attention_2" and config.script.packed else asked
 
 
 def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase, Task]:
-    """The model's tokenizer, padding on the left, with a pad token; and the task as it can render it."""
+    """Load the tokenizer, with left padding and a pad token. Return it, and the task adapted to its chat template."""
     name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     with loads(name):

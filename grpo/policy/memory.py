@@ -1,7 +1,7 @@
-"""Estimates of the memory and disk that a run takes, from the model's shape alone: no weights are loaded.
+"""Estimate the memory and disk of a run from the model's shape, without loading weights.
 
-Within a tenth of the tensors that are alive in an optimizer step (benchmarks/RESULTS.md); not yet compared with a
-GPU. Not included: the CUDA context, and what an allocator keeps unused.
+The estimates are within a tenth of the live tensors in an optimizer step (benchmarks/RESULTS.md), but not yet compared
+with a GPU. The CUDA context and unused memory of the allocator are not included.
 """
 
 import copy
@@ -30,24 +30,24 @@ class Shape:
 
     parameters: int
     trained: int
-    adapter: bool  # only that is trained
-    adapted: int  # weights of the layers that LoRA is added to …
-    inputs: int  # … and the widths of their inputs
+    adapter: bool  # True: only an adapter is trained
+    adapted: int  # base weights of layers with LoRA
+    inputs: int  # widths of these layers' inputs, summed
     layers: int
     hidden: int
     intermediate: int
-    key_value: int  # width of a layer's keys, which may have fewer heads than its queries
+    key_value: int  # width of a layer's keys; they may have fewer heads than queries
     vocabulary: int
-    positions: int | None  # the longest sequence it was made for
-    linear: tuple[str, ...]  # the names of its linear layers
-    unmatched: dict[str, list[str]]  # by setting: what a new adapter names, and the model has not
+    positions: int | None  # the longest supported sequence
+    linear: tuple[str, ...]  # names of linear layers
+    unmatched: dict[str, list[str]]  # by setting: modules that a new adapter names and the model lacks
 
 
 def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_code: bool = False) -> Shape:
-    """The model's shape, built without memory on torch's meta device; with an adapter only that is trained.
+    """Build the model and its adapter on torch's meta device, without memory, and return the shape.
 
     Raises:
-        ValueError: this is not a causal LM, or the adapter finds none of its target modules in it.
+        ValueError: this is not a causal LM, or it has none of the adapter's target modules.
         RuntimeError: some models with custom code cannot be built without weights.
     """
     with torch.device("meta"), loaded_whole():
@@ -64,13 +64,13 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         unmatched = {f"lora_{key}": _unmatched(getattr(peft_config, key, None), named[key]) for key in named if is_new}
         if peft_config is not None and not any(unmatched.values()):
             peft_config = copy.deepcopy(peft_config)
-            peft_config.inference_mode = False  # which a saved one is set to
+            peft_config.inference_mode = False  # True in saved ones
             model = get_peft_model(model, peft_config)
     text = model_config.get_text_config(decoder=True)
 
     def size(name: str, default: int) -> int:
         value = getattr(text, name, None) or default
-        return max(value) if isinstance(value, list | tuple) else value  # of layers that differ
+        return max(value) if isinstance(value, list | tuple) else value  # one value per layer
 
     hidden, heads = size("hidden_size", 0), size("num_attention_heads", 1)
     return Shape(
@@ -91,7 +91,7 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
 
 
 def _unmatched(wanted: Any, names: Sequence[str]) -> list[str]:
-    """Those of a list that are no ending of a name; PEFT ignores them."""
+    """List the targets that match the end of no name; PEFT ignores them."""
     wanted = sorted(wanted) if isinstance(wanted, set | list) else []
     return [target for target in wanted if not any(f".{name}".endswith(f".{target}") for name in names)]
 
@@ -99,7 +99,7 @@ def _unmatched(wanted: Any, names: Sequence[str]) -> list[str]:
 def weight_bytes(
     shape: Shape, training: GRPOConfig, model: ModelConfig, shards: int = 1
 ) -> tuple[float, float, float]:
-    """Bytes on a device of all weights, of the gradients, and of the optimizer's state."""
+    """Return the bytes per device of weights, gradients and optimizer state."""
     dtype = BYTES.get(str(model.dtype), 4)
     frozen = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else dtype
     trained = 4 if shape.adapter or shards > 1 else dtype  # an adapter is float32, and so are FSDP2's weights
@@ -107,12 +107,12 @@ def weight_bytes(
     optim = optimizer(training)
     state = shape.trained * next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
     if "8bit" in optim and not shape.adapter:
-        state += 6.0 * shape.vocabulary * shape.hidden  # the Trainer has bitsandbytes keep those of embeddings whole
+        state += 6.0 * shape.vocabulary * shape.hidden  # the Trainer excludes embeddings from 8-bit state
     return weights / shards, shape.trained * trained / shards, state / shards
 
 
 def optimizer(training: GRPOConfig) -> str:
-    """The optimizer's name."""
+    """Return the optimizer's name."""
     return str(getattr(training.optim, "value", training.optim))
 
 
@@ -127,17 +127,17 @@ def memory(
     answers: int = 0,
     shards: int = 1,
 ) -> dict[str, float]:
-    """Bytes of live tensors on a device at the peak of a run, by their use.
+    """Estimate peak bytes per device, by purpose (weights, optimizer, training step, …).
 
-    The peak is in a training step, in the optimizer's, in a rollout or in an evaluation.
+    The peak is in a training step, an optimizer step, a rollout or an evaluation.
 
     Args:
         rollout_per_device: completions that one device generates at once.
-        prompt_length: of the longest prompts, in tokens.
+        prompt_length: tokens of the longest prompt.
         pack_tokens: most tokens that a training step computes at once; None: a padded micro-batch.
-        device_memory: bytes of the device, of which vLLM reserves its share.
+        device_memory: bytes of the device; vLLM reserves its share of them.
         answers: held-out questions that one device answers at once.
-        shards: devices among which FSDP2 or ZeRO-3 divides weights, gradients and optimizer; 1: each has all of them.
+        shards: devices that share weights, gradients and optimizer with FSDP2 or ZeRO-3; 1: each device has all.
     """
     weights, gradients, state = weight_bytes(shape, training, model, shards)
     length = prompt_length + (training.max_completion_length or 0)
@@ -147,12 +147,12 @@ def memory(
     row += shape.vocabulary * (forward_bytes(training, model) + 12.0)  # … and logits
     vllm = {"vLLM": training.vllm_gpu_memory_utilization * device_memory} if training.use_vllm else {}
     between_rollouts = {} if training.vllm_enable_sleep_mode else vllm
-    # torch.optim.AdamW takes the root of all second moments at once, on a GPU and unless it is fused
+    # on a GPU, torch.optim.AdamW takes the root of all second moments at once unless it is fused
     roots = gradients if optimizer(training) == "adamw_torch" and not training.use_cpu else 0.0
     quantized = model.load_in_4bit or model.load_in_8bit
     copies = 0.0 if quantized else float(shape.adapted * BYTES.get(str(model.dtype), 4))
     computed, sampler = training_step(shape, training, model, tokens), dict[str, float]()
-    if shards > 1:  # gathered: to train the embeddings, two layers and the gradients of one, to sample all weights
+    if shards > 1:  # gathered to train: embeddings, two layers, the gradients of one; to sample: all weights
         number, embedding = forward_bytes(training, model), shape.vocabulary * shape.hidden
         layer = (shape.parameters - embedding) / shape.layers
         computed += number * (embedding + 2 * layer) + (0 if shape.adapter else (number + 4) * layer)
@@ -169,18 +169,21 @@ def memory(
 
 
 def forward_bytes(training: GRPOConfig, model: ModelConfig) -> int:
-    """Bytes of a number in the forward pass."""
+    """Return the bytes of a number in the forward pass."""
     return 2 if training.bf16 or training.fp16 else BYTES.get(str(model.dtype), 4)
 
 
 def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens: int) -> float:
-    """Bytes of forward and backward over `tokens` at once, beside weights, gradients and optimizer.
+    """Estimate the bytes of forward and backward over `tokens` at once, without weights, gradients and optimizer.
 
-    A position of a layer keeps for the backward: the inputs and outputs of both norms, queries, keys, values and
-    attention's output, and four vectors of the MLP. Under LoRA, whose base weights get no gradient, it keeps less of
-    these, but a copy and a dropout mask of each adapted layer's input. With checkpointing only a layer's input is
-    kept, and one layer at a time is computed again. Or the peak is in the head, whose gradient and tiles of logits
-    come first, beside autocast's copies of float32 weights.
+    For the backward a layer keeps of each token:
+    - if all weights are trained: inputs and outputs of both norms, queries, keys, values, attention's output, and four
+      vectors of the MLP;
+    - with LoRA: fewer of these, and a copy and a dropout mask of each adapted layer's input;
+    - with checkpointing: the layer's input. One layer at a time is computed again.
+
+    The backward adds the larger of two: the head (tiles of logits; if trained, its gradient and autocast's copies of
+    float32 weights), or one layer.
     """
     dtype, number = BYTES.get(str(model.dtype), 4), forward_bytes(training, model)
     layer: float = (4 if shape.adapter else 8) * dtype * shape.hidden + (number + 1) * shape.inputs / shape.layers
@@ -198,7 +201,7 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
 
 
 def disk(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float]:
-    """Bytes of one checkpoint (trained weights and optimizer state) and of the final model."""
+    """Return the bytes of one checkpoint (trained weights and optimizer state) and of the final model."""
     _, trained, state = weight_bytes(shape, training, model)
     final = trained if shape.adapter else float(shape.parameters * BYTES.get(str(model.dtype), 4))
     return final + (0.0 if training.save_only_model else state), final

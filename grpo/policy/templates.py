@@ -66,7 +66,7 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
 
 def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> str:
     """Return why a template does not accept a system message, or that it drops it; "" if it accepts one."""
-    chosen = dataclasses.replace(chosen, system=chosen.system or SYSTEM)  # which rows may bring
+    chosen = dataclasses.replace(chosen, system=chosen.system or SYSTEM)  # rows may have one
     try:
         rendered = prompts.rendered(chosen.prompt(QUESTION), tokenizer, kwargs)
     except Exception as error:  # a template may raise anything

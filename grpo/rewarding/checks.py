@@ -12,7 +12,7 @@ from grpo.data.checks import Plan
 from grpo.rewarding.probe import Tried, Value, perturbed, told
 from rewards import template_parts
 
-LONG = 240  # characters; of a longer test completion only the end is shown, where it differs from the first
+LONG = 240  # characters; of longer test completions only the end is shown
 
 
 def about_judge(plan: Plan) -> Iterator[Check]:
@@ -71,7 +71,7 @@ def about_all_rewards(plan: Plan) -> Iterator[Check]:
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
     elif total:
         finding, remedy = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items()), ""
-        if "perfect" in total:  # what is right is known
+        if "perfect" in total:  # there is a gold answer
             finding = f"perfect earns {_number(total['perfect'])}, wrong answer {_number(total['wrong answer'])}"
             if total["perfect"] <= total["wrong answer"]:
                 remedy = (
@@ -107,7 +107,7 @@ def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str
 
 def prefers_wrong(earned: Mapping[str, float]) -> bool:
     """True if the wrong answer earns clearly more than the perfect answer; small differences may come from length."""
-    if "perfect" not in earned:  # what is right is not known
+    if "perfect" not in earned:  # there is no gold answer
         return False
     return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
 

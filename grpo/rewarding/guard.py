@@ -164,7 +164,7 @@ class RewardGuard:
 
 def own_copy(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Copy a reward's arguments, with lists and mappings that it may change."""
-    # token ids are the one long column; copying its numbers one by one would take longer than many rewards
+    # a deep copy of token ids, the only long column, would take longer than many rewards
     return {
         key: [list(ids) for ids in value] if key == "completion_ids" else _copied(value)
         for key, value in columns.items()

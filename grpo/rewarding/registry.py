@@ -177,8 +177,8 @@ def choose(
 def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., Any]:
     """Load `my_file.my_function` from the working directory or this repository. Raise UserError if that fails.
 
-    A file runs again only after a change. Its module has a name that no library has, so that a `wandb.py` in the
-    working directory and the library are not confused.
+    A file runs again only after a change. Its module has a unique name, so that a `wandb.py` in the working
+    directory does not hide the library.
     """
     module_name, _, attribute = name.rpartition(".")
     if not module_name:
@@ -191,7 +191,7 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
     if folder is None:
         raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # at the end: for a file that imports another one beside it
+        sys.path.append(str(folder))  # at the end; for a file that imports one from its own folder
     try:
         module = _run_file(folder / file, (folder / file).stat().st_mtime_ns)
     except (Exception, SystemExit) as error:  # a user's file may raise anything

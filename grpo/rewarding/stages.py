@@ -60,7 +60,7 @@ def settings_of(stages: Sequence[Stage], max_steps: int) -> dict[str, Any]:
 
 
 class StageWeights(TrainerCallback):
-    """Set `trainer.reward_weights`, by which TRL multiplies the rewards of each rollout, to the stage's weights.
+    """Set `trainer.reward_weights` (TRL's weights of the rewards in a rollout) to those of the current stage.
 
     They change before an optimizer step that begins with a rollout. Rewards of other stages have the weight 0. Steps
     after the last stage keep its weights.

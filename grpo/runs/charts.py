@@ -42,17 +42,17 @@ STYLE: Any = {  # matplotlib names each key's type
     "lines.linewidth": 2,
     "figure.constrained_layout.h_pad": 0.12,
     "figure.constrained_layout.w_pad": 0.12,
-    "path.simplify_threshold": 0.5,  # px, so that the page of a long run stays small
+    "path.simplify_threshold": 0.5,  # px; keeps the page of a long run small
     "savefig.transparent": True,
 }
-# Panels of curves.png before those of the single rewards
+# Panels of curves.png before the panels of single rewards
 PANELS = {
     "eval/accuracy_lenient": "Lenient accuracy, %",
     "eval/accuracy_strict": "Strict accuracy, %",
     "eval/reward": "Reward, held out",
     "reward": "Reward, all together",
 }
-UNITS = (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0, 1, "")  # of ticks, from which one on: room is small
+UNITS = (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0, 1, "")  # of ticks: smallest number, divisor, suffix
 
 
 def number(value: float) -> str:
@@ -80,7 +80,7 @@ def draw(
     Args:
         color: a name in COLORS.
         limit: a dotted horizontal line.
-        beside: other curves, drawn thinner, with their colours.
+        beside: other curves and their colours, drawn thinner.
     """
     steps = [step for drawn in [curve, *(other for other, _ in beside)] for step in (drawn.steps[0], drawn.steps[-1])]
     left, right = min(steps), max(*steps, min(steps) + 1)
@@ -136,7 +136,7 @@ def draw_curves(
     """Write `curves.png`: accuracies, the reward and its parts, with dotted lines at the limits."""
     parts = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     names = {key: name for key, name in PANELS.items() if key in curves} | parts
-    rows = math.ceil(len(names) / 4) or 1  # no reward is finite
+    rows = math.ceil(len(names) / 4) or 1  # at least one row, also without curves
     with rc_context(STYLE):
         figure = Figure(figsize=(13, 2.4 * rows), layout="constrained")
         panels = figure.subplots(rows, 4, squeeze=False).flatten()

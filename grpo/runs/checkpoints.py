@@ -41,6 +41,7 @@ def seal(directory: Path, world_size: int, **record: Any) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, atomically; other types become text."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
@@ -89,6 +90,7 @@ def rotate(run: Path, keep: int | None, best: str | None = None) -> None:
 
 
 def is_sealed(directory: Path) -> bool:
+    """True if a checkpoint is complete."""
     return (directory / SEAL).exists()
 
 

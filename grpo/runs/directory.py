@@ -59,6 +59,7 @@ def numbered(default_dir: str) -> Iterator[Path]:
 
 
 def holds_run(directory: Path) -> bool:
+    """True if a directory contains a run's record or a checkpoint."""
     return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
 
 
@@ -73,7 +74,7 @@ def newest_finished() -> Path | None:
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
 
-# --- Which directory, which checkpoint ------------------------------------------------------------------------------
+# --- The directory and the checkpoint -------------------------------------------------------------------------------
 
 
 class Claim(NamedTuple):
@@ -183,13 +184,13 @@ def _resume_newest(run: Path) -> Claim:
 def locked(directory: Path, checkpoint: str | None = None, default_dir: str = "") -> Iterator[Path]:
     """Create the directory and lock it against other runs; the first process locks for all.
 
-    The system releases the lock when the process ends, however it ends. A new directory that stays without a run's
-    files is removed.
+    The system releases the lock when the process ends, however it ends. A new directory is removed if the run writes
+    no files to it.
 
     Args:
         checkpoint: the checkpoint to resume from, if any.
-        default_dir: the default name of `directory`. If another process was faster, the run takes the next free
-            number, which is yielded.
+        default_dir: the default name of `directory`. If another run was faster, the next free number is locked and
+            yielded.
     """
     if not is_first_process():
         yield directory

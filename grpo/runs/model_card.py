@@ -22,7 +22,7 @@ def complete(directory: Path, step: int) -> None:
     In TRL's part, name a base model that is a local directory, and refer to the prompt.
 
     Args:
-        step: the optimizer step of the weights, which may differ from that of the last log.
+        step: the optimizer step of the weights, not always that of the last log.
     """
     run, card = read_run(directory), ModelCard.load(directory / "README.md")
     if (directory / "adapter_config.json").exists():
@@ -97,5 +97,5 @@ def _public(value: Any) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indent a text as a code block, which no text in it can end."""
+    """Indent a text as a code block, so that no line of it ends the block."""
     return textwrap.indent(text.strip("\n"), "    ", lambda line: True)

@@ -88,6 +88,7 @@ def _template() -> Template:
 
 
 def write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
+    """Write `report.html` and return its path; with `live`, the page reloads itself."""
     values = {"run": run, "limits": _limits(run), "examples": _examples(run), "live": live, "headings": HEADINGS}
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
     path = run.directory / "report.html"
@@ -96,7 +97,7 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
 
 
 def main(argv: list[str]) -> int:
-    """`python -m grpo report`; its exit status."""
+    """Run `python -m grpo report` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
     report = write(parser.parse_args(argv).run)

@@ -27,7 +27,7 @@ MUST_MATCH = (
     *("num_generations", "num_iterations", "seed", "shuffle_dataset", "optim", "use_peft", "lora_r"),
     *("lora_target_modules", "dtype"),
 )
-# Names of data, which may have moved: the rows themselves are compared
+# Names of data, which may have moved; the rows themselves are compared
 DATA = ("dataset_name", "dataset_config", "dataset_split", "max_samples")
 # Settings that do not change what is learned: logging, files, measuring, speed
 MAY_CHANGE = (
@@ -45,7 +45,7 @@ IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
 def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
     """Return settings, sources, data and versions, for the seals of this run's checkpoints."""
-    # transformers warns of a tied head, which checkpoints store once
+    # otherwise transformers warns of a tied head, stored once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )

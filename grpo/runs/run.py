@@ -147,7 +147,7 @@ class Run:
 
     def _take(self, signum: int, frame: Any) -> None:
         if os.getpid() != self._process:  # in a data loader's worker, a fork of this process
-            if signum != signal.SIGINT:  # Ctrl-C is for its parent, which needs the worker to finish the step
+            if signum != signal.SIGINT:  # the parent handles Ctrl-C, and needs the worker to finish the step
                 signal.signal(signum, signal.SIG_DFL)
                 signal.raise_signal(signum)
             return
@@ -160,7 +160,7 @@ class Run:
         if not self.training:
             raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
-        if is_first_process():  # not print(), which may be in the middle of a line
+        if is_first_process():  # print() may already be in the middle of a line
             text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving"
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
             os.write(2, f"{text}\n".encode())
@@ -192,7 +192,7 @@ class Run:
             report.refresh(self.output)  # the page shows it, and stops reloading itself
 
     def _explanation(self, error: Exception) -> str:
-        """Empty where it is none of these: a full device or disk, a lost process, a damaged checkpoint, a tracker."""
+        """Explain a full device or disk, a lost process, a damaged checkpoint or a failing tracker; "" otherwise."""
         # libraries wrap the exception of a full device or disk
         if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
@@ -234,4 +234,5 @@ def open_run(config: Config) -> Iterator[Run]:
 
 
 def name_of(signum: int) -> str:
+    """Return a signal's name for messages: `Ctrl-C`, `SIGTERM`, …"""
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name

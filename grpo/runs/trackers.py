@@ -42,7 +42,7 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
 def _logged_in_to_wandb() -> bool:
     import wandb  # optional package
 
-    if wandb.run is not None:  # a run begun by the user, to which transformers logs
+    if wandb.run is not None:  # transformers logs to a run that the user has begun
         return True
     try:
         return wandb.login(prompt=False, verify=False)

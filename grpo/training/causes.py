@@ -18,7 +18,7 @@ from transformers import TrainerState
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # an alarm needs this many similar rollouts, since one may be chance
 DEAD_AFTER = 20  # rollouts without any value above 0, after warm-up, since the policy hardly moves before
-MIN_UPDATES = 5  # optimizer steps by which some weight must have changed, and some completion must have ended
+MIN_UPDATES = 5  # after these optimizer steps some weight must have changed, and some completion ended
 OFTEN, MOSTLY, NEARLY_ALL = 0.5, 0.75, 0.9  # shares
 MOST = 2  # likely causes to report
 NO_CAUSE_NEEDED = ("got_better", "no_accuracy")  # verdicts
@@ -166,7 +166,7 @@ def _weights_unchanged(seen: History) -> str | None:
         return None
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
-    # right answers may stay as they are
+    # right answers need not change
     wrong = [(old["completion"], new["completion"]) for old, new in seen.answers if not old.get("lenient")]
     same = sum(before == after for before, after in wrong)
     if wrong and same >= MOSTLY * len(wrong):

@@ -23,7 +23,7 @@ from grpo.task.gold import readable
 from grpo.task.task import Task
 from rewards import Gold, completion_text
 
-COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
+COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # besides the rewards
 ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most
 LINES_BETWEEN = 8  # least number of lines between two samples

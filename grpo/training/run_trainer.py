@@ -93,7 +93,7 @@ class RunTrainer(LeanGRPOTrainer):
         """Like TRL's, but a resumed run logs the same values as an uninterrupted one.
 
         `train_loss` is the mean over all steps, not only those of this session. If nothing was sampled, the last
-        table of completions stays.
+        table of completions is kept.
         """
         lines = [line for line in self.state.log_history if "loss" in line]
         if "train_loss" in logs and lines:
@@ -203,8 +203,8 @@ class RunTrainer(LeanGRPOTrainer):
 class _InEpochs(RepeatSampler):
     """TRL's sampler with an order of prompts that depends on the epoch.
 
-    Stock TRL draws all orders from one generator, which a resumed run starts again: it would see the prompts of its
-    third epoch in the order of the first.
+    Stock TRL draws all orders from one generator. A resumed run would restart it, and see the prompts of its third
+    epoch in the order of the first.
     """
 
     def __init__(self, stock: RepeatSampler, epoch: Callable[[], int]) -> None:

@@ -20,7 +20,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill
     record = task.record()
-    # so that a copied checkpoint can be asked with its prompt
+    # `ask` reads the prompt from a copied checkpoint
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
     seen = History(perfect=perfect)
@@ -28,7 +28,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
         callbacks.MetricsFile(run.output),
-        callbacks.LiveReport(run.output),  # after the metrics file, which it shows
+        callbacks.LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
         callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, seen),
         *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
