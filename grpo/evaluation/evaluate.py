@@ -242,8 +242,8 @@ def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
     """Print the summary `only`, or `before` and `after` with their comparison."""
     last = list(summaries.values())[-1]
-    rule = f"by {last['judge']}" if "judge" in last else "however it is written"
-    caption = f"strict: exactly the gold answer, in its place; lenient: right {rule}"
+    rule = f"by {last['judge']}" if "judge" in last else "in any form"
+    caption = f"strict: exactly the gold answer; lenient: right {rule}"
     caption = caption if "accuracy_lenient" in last else "no accuracy"
     title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
     table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
