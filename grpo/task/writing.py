@@ -6,18 +6,9 @@ import unicodedata
 from collections.abc import Callable
 
 _SIGNS = {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "⁄": "/", "∕": "/", "∶": ":"}
-_SIGNS |= {
-    "π": r"\pi ",
-    "√": r"\sqrt ",
-    "∛": r"\sqrt[3] ",
-    "∓": r"\mp ",
-    "∞": r"\infty ",
-    "≤": "<=",
-    "≥": ">=",
-    "≠": r"\ne ",
-    "∪": r"\cup ",
-}
-_SIGNS |= {"∈": r"\in ", "±": r"\pm ", "∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees ", "º": " degrees "}
+_SIGNS |= {"π": r"\pi ", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "±": r"\pm ", "∓": r"\mp ", "∞": r"\infty "}
+_SIGNS |= {"≤": "<=", "≥": ">=", "≠": r"\ne ", "∪": r"\cup ", "∈": r"\in "}
+_SIGNS |= {"∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees ", "º": " degrees "}
 _SIGNS |= {"٫": ".", "٬": ",", "،": ",", "、": ",", "。": ".", "٪": "%", "⟨": "(", "⟩": ")", "′": "'", "’": "'"}
 _SIGNS |= {"⇒": "=>", "→": "=>", "∴": "=>", "≈": r"\approx "}
 
