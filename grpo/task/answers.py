@@ -132,7 +132,7 @@ def _first_line(text: str) -> str:
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """Yield start, end and text of each closed box, in the order of their starts."""
+    """Return start, end and text of each closed box, in the order of their starts."""
     opened: list[re.Match[str]] = []
     boxes = []
     for brace in _BRACES.finditer(text):

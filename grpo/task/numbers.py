@@ -172,7 +172,7 @@ def with_slashes(text: str) -> str:
 
 
 def read_number(text: str) -> Number | None:
-    """Read a clean text that is a number, arithmetic of numbers or a word up to a hundred; None for any other.
+    """Read a clean text that is a number, arithmetic of numbers or a number word; None for any other.
 
     >>> [str(read_number(text).value) for text in ("12,00,000", "1'234", "1.234,5", "70k dollars", "2 and 3/8")]
     ['1200000', '1234', '2469/2', '70000', '19/8']
@@ -214,10 +214,12 @@ _MORE = re.compile(rf"\b(?:or|and|but|not|than|no|{_BY_LENGTH}|{OTHER_WORDS})\b"
 
 
 def number_word(text: str) -> Number | None:
-    """Read a number word up to a hundred, with at most three words after it for the things that are counted.
+    """Read a number below a hundred in words, or such a number of hundreds, thousands, millions or billions.
 
-    >>> number_word("Twenty-one apples").value, number_word("seven or eight"), number_word("seven dozen")
-    (Fraction(21, 1), None, None)
+    At most three words after it name the things that are counted.
+
+    >>> number_word("Twenty-one apples").value, number_word("five million").value, number_word("seven or eight")
+    (Fraction(21, 1), Fraction(5000000, 1), None)
     """
     word = _WORD.fullmatch(text.lower()) if len(text) < 60 else None
     if not word or _MORE.search(word[4]):

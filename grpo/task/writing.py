@@ -97,7 +97,7 @@ _CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 
 @functools.lru_cache(maxsize=2**12)  # a whole group is compared with the same gold answer
 def clean(text: str) -> str:
-    r"""One way to write each sign: LaTeX's for those of Unicode, without type, spacing and `\text{}`.
+    r"""Write each sign in one way, LaTeX's for those of Unicode; drop type, spacing and `\text{}`.
 
     >>> clean(r"**\left(1, \dfrac{1}{2}\right)**"), clean("3√2 ≤ x"), clean(r"10\,\text{cm}^{2}")
     ('(1, \\frac{1}{2})', '3\\sqrt{2} <= x', '10  cm ^2')
