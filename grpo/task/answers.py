@@ -186,9 +186,10 @@ _FILLER = (
     r"(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have|equal|equals|the|exactly|answer|a|any"
     r"|necessarily|true|correct|that|it|is|was|think|believe|say|it['’]s))"
 )
+_FALSE = r"wrong|incorrect|impossible|false|untrue|invalid|absurd"
 _DENIALS = (
     rf"(?:\b(?:not|never|cannot|neither|nor)|n['’]t){_FILLER}*"
-    rf"|\b(?:impossible|false|untrue|wrong|incorrect|unlikely|doubtful){_FILLER}+"
+    rf"|\b(?:{_FALSE}|unlikely|doubtful){_FILLER}+"
     r"|\b(?:except|excluding|besides|unless|unlike|without|(?:apart|aside) from|ignore|reject|rule out|hardly"
     r"|(?<!no )(?<!out )(?<!a )doubt"
     r"|no (?:longer|way)|(?:anything|everything|nothing|all|none|number|value) but)"
@@ -218,13 +219,13 @@ _PART_OF = re.compile(rf"(?i)(?:{_PARTS}|{_TIES})\s*[{{$(]*$")
 _IS = r"(?:is|was|are|were|seems?|looks?|would be)\s(?:clearly\s|obviously\s|just\s|a\s|the\s)?"
 _DENIED = (  # after an answer: is wrong, cannot be right
     r"(?:(?!can(?:\s?not|['’]t) be (?:simplified|reduced))"
-    rf"(?:{_IS}(?:not(?!\s\$?[0-9])|never|wrong|incorrect|impossible|false|too|unlikely|excluded|invalid|absurd|no|ruled"
-    r"|rejected|extraneous)\b|(?:has been|must be) (?:ruled|rejected|excluded)\b|contradicts?\b"
+    rf"(?:{_IS}(?:not(?!\s\$?[0-9])|never|{_FALSE}|too|unlikely|excluded|no|ruled|rejected|extraneous)\b"
+    r"|(?:has been|must be) (?:ruled|rejected|excluded)\b|contradicts?\b"
     r"|(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t\b|can\s?not\b"
     r"|(?:does|did|will|would|could) not\b|fails?\b))"
 )
 _RIGHT = r"(?:right|correct|true|possible|valid|the (?:right |correct )?answer)"
-_WRONG = rf"(?:(?:the )?(?:wrong|incorrect)|false|untrue|impossible|invalid|absurd|a mistake|not {_RIGHT})"
+_WRONG = rf"(?:(?:the )?(?:{_FALSE})|a mistake|not {_RIGHT})"
 _RETRACTED = (  # after an answer: ". Wait, that's incorrect", ", which is wrong", " (wrong)"; not "is wrong to say"
     r"(?i:(?:\s[a-z]+){0,3}[$*)\]}\\.,;:!?…(\s–—-]*"
     r"(?:(?:wait|no|nope|hmm|oh|oops|sorry|but|actually)\b[.,!…\s–—-]*)*"
@@ -238,9 +239,7 @@ _DENIED_BEFORE = re.compile(rf"(?i)(?:{_DENIALS})[ \t$*({{]*(?:\s*(?:\\[\[(]|\$\
 _DENIED_AFTER = re.compile(
     rf"[$)*\]}}\\]*(?:\?\s*[Nn]o\b|\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED})|{_RETRACTED}"
 )
-_NEGATIVE = re.compile(
-    r"(?i)\b(?:no|not|none|false|untrue|wrong|incorrect|impossible|invalid)\b"
-)  # "It is not" agrees
+_NEGATIVE = re.compile(rf"(?i)\b(?:no|not|none|{_FALSE})\b")  # an answer with which "It is not" agrees
 _UNITS = rf"(?:{SHORT_UNITS}|am|pm|[mgshlL](?!\s?[-+*/=^(]\s?[0-9A-Za-z(]))"
 _WORDS = r"(?:a|I|is|in|of|to|or|at|as|if|we|he|so|by|an|no|on|up|it|my|us|me|be|do|go|sq|cu)"
 _AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 dozen; 72 is wrong
