@@ -188,13 +188,14 @@ _FILLER = (
 )
 _FALSE = r"wrong|incorrect|impossible|false|untrue|invalid|absurd"
 _DENIALS = (
-    rf"(?:\b(?:not|never|cannot|neither|nor)|n['’]t){_FILLER}*"
+    rf"(?:\b(?:(?<!than )not|never|cannot|neither|nor)|n['’]t){_FILLER}*"
     rf"|\b(?:{_FALSE}|unlikely|doubtful){_FILLER}+"
     r"|\b(?:except|excluding|besides|unless|unlike|without|(?:apart|aside) from|ignore|reject|rule out|hardly"
     r"|(?<!no )(?<!out )(?<!a )doubt"
     r"|no (?:longer|way)|(?:anything|everything|nothing|all|none|number|value) but)"
     r"(?:\s(?:for|that|the|answer|it|it['’]s|is))*"
-    r"|(?<!\bis )(?<!\bwas )(?<!\bnot )\b(?:wrong|incorrect)(?:\s(?:answer|value))?(?:\s(?:is|was|would be))?:?"
+    r"|(?:(?<![a-z]\s)|(?<=\bthe\s)|(?<=\ban\s)|(?<=\ba\s))\b(?:wrong|incorrect)"  # but not "5 questions wrong"
+    r"(?:\s(?:answer|value))?(?:\s(?:is|was|would be))?:?"
     r"|\b(?:(?:rather|other) than|instead of|different from|differs? from|far from|unequal to|rounded from|up from"
     r"|compared? (?:to|with))(?:\s(?:be|the|more|obvious))*"
     r"|\bout of(?:\sthe)?|\b(?:left|remain|remaining) of(?:\s(?:the|her|his|their|its))?"
