@@ -83,7 +83,7 @@ def is_verified(line: str) -> bool:
 
 
 def verified_lines(reasoning: str, question: str | None = None) -> Iterator[str]:
-    """Return the verified lines that have a new equation.
+    """Yield the verified lines that have a new equation.
 
     With a question, a line must also use one of its numbers, or one of an earlier verified line.
 

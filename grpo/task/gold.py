@@ -23,35 +23,29 @@ _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not 
 class Written(float):
     """A float with its text in the data, such as `0.10` or `1e-7`."""
 
+    text: str
+
     def __new__(cls, text: str) -> Self:
         number = super().__new__(cls, text)
         number.text = text
         return number
 
-    text: str
-
     def __str__(self) -> str:
         return self.text
-
-    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
-        return (self.text,)
 
 
 class Label(int):
     """An int with the name of its class."""
 
-    def __new__(cls, number: int, name: str) -> Self:
+    name: str
+
+    def __new__(cls, number: int, name: str = "") -> Self:  # pickle calls it without the name
         label = super().__new__(cls, number)
         label.name = name
         return label
 
-    name: str
-
     def __str__(self) -> str:
         return self.name
-
-    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
-        return int(self), self.name
 
 
 def alternatives(gold: Gold | None) -> list[str]:

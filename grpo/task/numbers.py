@@ -14,70 +14,21 @@ MAX_LENGTH = 200  # most characters of a number or a formula
 
 # --- Units --------------------------------------------------------------------------------------------------------
 
-_UNITS = {
-    "mm": "mm millimeter millimetre",
-    "cm": "cm centimeter centimetre",
-    "dm": "dm decimeter decimetre",
-    "m": "m meter metre",
-    "km": "km kilometer kilometre",
-    "in": "in inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yard",
-    "mi": "mi mile",
-    "mg": "mg milligram",
-    "g": "g gram",
-    "kg": "kg kilogram",
-    "lb": "lb pound",
-    "oz": "oz ounce",
-    "ml": "ml milliliter millilitre",
-    "l": "l liter litre",
-    "gal": "gal gallon",
-    "s": "s sec second",
-    "min": "min minute",
-    "h": "h hr hour",
-    "day": "day",
-    "week": "week wk",
-    "month": "month",
-    "year": "year yr",
-    "degree": "degree deg",
-    "rad": "rad radian",
-    "cent": "cent",
-    "dollar": "dollar usd",
-    "euro": "euro eur",
-    "mi/h": "mph",
-    "km/h": "kmh kph",
-    "ton": "ton tonne",
-    "pint": "pint",
-    "quart": "quart",
-    "byte": "byte",
-    "bit": "bit",
-    "hz": "hz hertz",
-    "kwh": "kwh",
-    "yen": "yen",
-    "rupee": "rupee",
-    "nm": "nm nanometer nanometre",
-    "newton": "newton",
-    "joule": "joule",
-    "watt": "watt",
-    "volt": "volt",
-    "ampere": "ampere amp",
-    "celsius": "celsius",
-    "fahrenheit": "fahrenheit",
-    "kelvin": "kelvin",
-    "pence": "pence penny pennies",
-    "unit": "unit",
-    "up": "increase",
-    "down": "decrease",
-    "hectare": "hectare ha",
-    "acre": "acre",
-    "cc": "cc",
-}
-_CANONICAL = {name + s: unit for unit, names in _UNITS.items() for name in names.split() for s in ("", "s")}
+# Each unit by all its names; the first stands for the others
+_UNITS = (
+    "nm nanometer nanometre, mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, "
+    "m meter metre, km kilometer kilometre, in inch inches, ft foot feet, yd yard, mi mile, hectare ha, acre, "
+    "ml milliliter millilitre, cc, l liter litre, gal gallon, pint, quart, "
+    "mg milligram, g gram, kg kilogram, ton tonne, lb pound, oz ounce, "
+    "s sec second, min minute, h hr hour, day, week wk, month, year yr, mi/h mph, km/h kmh kph, hz hertz, "
+    "cent, pence penny pennies, dollar usd, euro eur, yen, rupee, "
+    "degree deg, rad radian, celsius, fahrenheit, kelvin, newton, joule, watt, kwh, volt, ampere amp, "
+    "byte, bit, unit, increase, decrease"
+)
+_CANONICAL = {name + s: names.split()[0] for names in _UNITS.split(", ") for name in names.split() for s in ("", "s")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 # Units after a number, also without a space; st and th make ordinals
 SHORT_UNITS = "cm|mm|km|dm|kg|mg|ml|mL|ft|in|mi|lbs?|oz|hrs?|yd|min|mins|sec|mph|ha|st|nd|rd|th"
-# Words after a number, to the end, that are not more of it: no scale, no sum, no denial. A single letter is a unit
-# after a number alone: 3\sqrt{2}h has a variable
 # Words that change the number before them
 OTHER_WORDS = (
     r"(?:(?:percent|hundred|thousand|million|billion|trillion|quadrillion|quintillion|zillion|lakh|crore|dozen|gross"
@@ -91,9 +42,12 @@ _NO_UNIT = (
     rf"{OTHER_WORDS}|(?:and|or|but|does|did|is|are|was|were|will|can|has|have|had|must|may|might)\b|fail|contradict"
     r"|(?:does|did|do|wo|is|are|was|were|ca|could|would|should)n|could|would|seems?\b"
 )
+# Words after a number, to the end, that are not more of it: no scale, no sum, no denial. A single letter is a unit
+# after a number alone: 3\sqrt{2}h has a variable
 _UNIT = re.compile(
     r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand)|(?<=[0-9]k))"
     rf"\s{{0,9}}(?:(?:{SHORT_UNITS})\b|\s(?!{_NO_UNIT})(?:[A-Za-z]{{3,}}|of|sq)\b)"
+    r"(?!.*(?:\b(?:not|wrong|incorrect|impossible|false|mistake)\b|n['’]t\b))"
     r"[A-Za-z .,'/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
 )
 _LETTER = re.compile(r"([-+]{0,2}\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^\{?-?[1-9]\}?){0,2})$")
@@ -218,7 +172,7 @@ def with_slashes(text: str) -> str:
 
 
 def read_number(text: str) -> Number | None:
-    """Read a clean text that is a number, arithmetic of numbers or a word up to a hundred; None for any other.
+    """Read a clean text that is a number, arithmetic of numbers or a number word; None for any other.
 
     >>> [str(read_number(text).value) for text in ("12,00,000", "1'234", "1.234,5", "70k dollars", "2 and 3/8")]
     ['1200000', '1234', '2469/2', '70000', '19/8']
@@ -260,10 +214,12 @@ _MORE = re.compile(rf"\b(?:or|and|but|not|than|no|{_BY_LENGTH}|{OTHER_WORDS})\b"
 
 
 def number_word(text: str) -> Number | None:
-    """Read a number word up to a hundred, with at most three words after it for the things that are counted.
+    """Read a number below a hundred in words, or such a number of hundreds, thousands, millions or billions.
 
-    >>> number_word("Twenty-one apples").value, number_word("seven or eight"), number_word("seven dozen")
-    (Fraction(21, 1), None, None)
+    At most three words after it name the things that are counted.
+
+    >>> number_word("Twenty-one apples").value, number_word("five million").value, number_word("seven or eight")
+    (Fraction(21, 1), Fraction(5000000, 1), None)
     """
     word = _WORD.fullmatch(text.lower()) if len(text) < 60 else None
     if not word or _MORE.search(word[4]):

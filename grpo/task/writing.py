@@ -6,18 +6,9 @@ import unicodedata
 from collections.abc import Callable
 
 _SIGNS = {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "⁄": "/", "∕": "/", "∶": ":"}
-_SIGNS |= {
-    "π": r"\pi ",
-    "√": r"\sqrt ",
-    "∛": r"\sqrt[3] ",
-    "∓": r"\mp ",
-    "∞": r"\infty ",
-    "≤": "<=",
-    "≥": ">=",
-    "≠": r"\ne ",
-    "∪": r"\cup ",
-}
-_SIGNS |= {"∈": r"\in ", "±": r"\pm ", "∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees ", "º": " degrees "}
+_SIGNS |= {"π": r"\pi ", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "±": r"\pm ", "∓": r"\mp ", "∞": r"\infty "}
+_SIGNS |= {"≤": "<=", "≥": ">=", "≠": r"\ne ", "∪": r"\cup ", "∈": r"\in "}
+_SIGNS |= {"∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees ", "º": " degrees "}
 _SIGNS |= {"٫": ".", "٬": ",", "،": ",", "、": ",", "。": ".", "٪": "%", "⟨": "(", "⟩": ")", "′": "'", "’": "'"}
 _SIGNS |= {"⇒": "=>", "→": "=>", "∴": "=>", "≈": r"\approx "}
 
@@ -106,7 +97,7 @@ _CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 
 @functools.lru_cache(maxsize=2**12)  # a whole group is compared with the same gold answer
 def clean(text: str) -> str:
-    r"""One way to write each sign: LaTeX's for those of Unicode, without type, spacing and `\text{}`.
+    r"""Write each sign in one way, LaTeX's for those of Unicode; drop type, spacing and `\text{}`.
 
     >>> clean(r"**\left(1, \dfrac{1}{2}\right)**"), clean("3√2 ≤ x"), clean(r"10\,\text{cm}^{2}")
     ('(1, \\frac{1}{2})', '3\\sqrt{2} <= x', '10  cm ^2')

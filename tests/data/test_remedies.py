@@ -122,6 +122,13 @@ def test_a_list_of_gold_answers_is_any_of_them(dry_run):
     assert re.search(r"correctness 2 0 0 2 0", said)
 
 
+def test_a_mark_in_a_few_gold_answers_is_warned_of(dry_run):
+    rows = of(question=asked, answer=lambda a, b: f"{a} + {b}\n#### {a + b}" if a == 7 else total(a, b))
+    status, said = dry_run(rows, reward_funcs="judge_reward_func")
+    assert status == 0, said
+    assert re.search(r"\d of 27 have ####, too few .* put it in all of them, or in none", said)
+
+
 @pytest.mark.parametrize(
     ("answers", "conflicts"),
     [

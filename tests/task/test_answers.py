@@ -60,6 +60,12 @@ def test_the_table(gold):
         (r"\boxed{6} or \boxed{7}", "7", "xml", False),  # two answers
         (r"\boxed{7} and \boxed{-9}", "7, -9", "boxed", True),
         ("Final: 7\n8", "7", "Final: {answer}", True),
+        ("Final: 7\nNo, that is wrong.", "7", "Final: {answer}", False),  # denied
+        ("6 is not correct\n\\boxed{7}", "7", "boxed", True),
+        ("It is not\n\\[ \\boxed{7} \\]", "7", "boxed", False),
+        ("7\nWait, I made a mistake.", "7", "xml", False),
+        ("Is it <answer>6</answer>? No. It is 7.", "7", "xml", True),  # only what follows counts
+        ("It is 7, not <answer>6</answer>", "7", "xml", False),
         (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", True),
         (r"First $x = 3$. So the answer is $\frac{1}{2}$. I hope this helps!", r"\frac{1}{2}", "xml", True),
         ("<answer>I cannot say</answer> but 7", "7", "xml", True),  # no number in the answer: the text's last

@@ -1,7 +1,9 @@
 """Gold answers are what the mark of their column marks, in GSM8K those of the recipe."""
 
+import copy
 import datetime
 import json
+import pickle
 from decimal import Decimal
 
 import pytest
@@ -52,6 +54,12 @@ def gold_answers(values, pattern="xml"):
 )  # fmt: skip
 def test_gold_answers_by_the_mark_of_their_column(values, pattern, golds):
     assert gold_answers(values, pattern) == golds
+
+
+@pytest.mark.parametrize("value", [Written("0.10"), Label(1, "yes")])
+def test_copies_keep_their_text(value):
+    for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert (type(other), other, str(other)) == (type(value), value, str(value))
 
 
 def test_an_edit_of_extract_hash_answer_changes_the_golds(monkeypatch):
