@@ -122,6 +122,8 @@ class Run:
         """Return the next steps with a finished run, as commands to copy."""
         run, name, ask = shlex.quote(str(self.output)), shlex.quote(self.output.name), "python -m grpo ask"
         lines = ["Next:", f"  read the report  {written}", f'  ask the model    {ask} {run} "your question"']
+        if (self.output / "adapter_config.json").exists():
+            lines.append(f"  merge it         python -m grpo merge {run}")
         if not self.config.training.push_to_hub:
             lines.append(f"  publish it       python -m grpo publish {run} your-name/{name}")
         return "\n".join(lines)
