@@ -53,11 +53,17 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
-    """Return commits and settings that differ and affect what is learned or measured, with their values by run."""
-    known = [{**run.settings, "commit": run.record.get("commit")} for run in runs]
+    """Return what differs and affects what is learned or measured, with its values by run."""
+    known = [{**run.settings, "commit": run.record.get("commit"), "processes": _processes(run)} for run in runs]
+    if len({run.step for run in runs if "after" in run.evaluations}) > 1:
+        known = [{**settings, "steps": run.step} for settings, run in zip(known, runs, strict=True)]
     keys = dict.fromkeys(key for settings in known for key in settings if _is_compared(key))
     values = {key: [settings.get(key) for settings in known] for key in keys}
     return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
+
+
+def _processes(run: RunFiles) -> int:
+    return (run.record.get("geometry") or {}).get("world_size", 1)
 
 
 def _is_compared(key: str) -> bool:

@@ -10,6 +10,7 @@ from grpo.core.errors import fault_of
 from grpo.core.text import for_rich, short_name
 from grpo.data.checks import Plan
 from grpo.rewarding.probe import Tried, Value, perturbed, told
+from grpo.rewarding.registry import penalties
 from rewards import template_parts
 
 LONG = 240  # characters; of longer test completions only the end is shown
@@ -48,6 +49,7 @@ def about_tags(plan: Plan) -> Iterator[Check]:
 
 def about_rewards(plan: Plan) -> Iterator[Check]:
     """Report rewards that fail, give one value to all or prefer the wrong answer."""
+    punishing = penalties(plan.rewards)  # a penalty may punish a wrong answer less
     for name, values in plan.trial.values.items():
         title = f"reward {short_name(name)}"
         if not works(values):
@@ -58,7 +60,7 @@ def about_rewards(plan: Plan) -> Iterator[Check]:
             remedy = "it moves no advantage unless your completions differ in other ways"
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
-        elif not is_penalty(values) and prefers_wrong(earned := weighted_sum(plan.trial, [name])):
+        elif name not in punishing and prefers_wrong(earned := weighted_sum(plan.trial, [name])):
             finding = f"wrong answer earns {_number(earned['wrong answer'])}, perfect {_number(earned['perfect'])}"
             remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
             yield Check("warning", title, finding, remedy)
@@ -85,11 +87,6 @@ def about_all_rewards(plan: Plan) -> Iterator[Check]:
 def works(values: Mapping[str, Value]) -> bool:
     """True if a reward returned a finite number or None for every test completion."""
     return not any(isinstance(value, str) for value in values.values())
-
-
-def is_penalty(values: Mapping[str, Value]) -> bool:
-    """True if a reward pays for no test completion. It may punish a wrong answer less than the right one."""
-    return all(isinstance(value, float) and value <= 0 for value in values.values() if value is not None)
 
 
 def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str]) -> Check:

@@ -23,7 +23,7 @@ from grpo.task import prompts
 from grpo.task.answers import extract_answer
 from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, extract_xml_answer
+from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
@@ -228,6 +228,15 @@ def logged_name(reward: RewardFunc) -> str:
     """Return the name by which TRL logs a reward: the innermost function's, or the class's."""
     reward = innermost(reward)
     return getattr(reward, "__name__", type(reward).__name__)
+
+
+def penalties(rewards: Rewards) -> set[str]:
+    """Return the rewards that never pay more than 0. If one is always 0, it had nothing to punish."""
+    made = {name: innermost(reward) for name, reward in rewards.items()}
+    trls = {
+        name for name, reward in made.items() if getattr(reward, "__module__", "") == "trl.rewards.other_rewards"
+    }  # its two
+    return trls | {name for name, reward in made.items() if reward is style_reward_func}
 
 
 def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:

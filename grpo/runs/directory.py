@@ -37,8 +37,10 @@ def default_names(
     'outputs/Llama-1B-GRPO-my'
     """
     path = Path(model_name_or_path)
-    part = re.fullmatch(r"model|merged|checkpoint-\d+", path.name)  # of a run, or as in assets/demo
-    base = path.parent.name if part and path.parent.name else path.name
+    parts = [part for part in path.parts if part not in ("..", "~", "/")] or [path.name]
+    while len(parts) > 1 and re.fullmatch(r"model|merged|checkpoint-\d+", parts[-1]) and parts[-2] != "outputs":
+        parts.pop()  # of a run, or as in assets/demo
+    base = parts[-1]
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
     # a run from another run's model keeps that run's name, without data and number

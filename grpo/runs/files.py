@@ -6,6 +6,7 @@ only if they were measured at the run's current step, so results of an earlier e
 
 import json
 import platform
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,10 +152,11 @@ def resume_command(run: Path) -> str | None:
     command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
     if not command or not then or Path(then).resolve() == run.resolve():
         return command
-    for flag in ("--output_dir", "--output-dir"):
-        for words in ([flag, "{}"], [flag + "={}"]):
-            old, new = (shlex.join(word.format(path) for word in words) for path in (then, run))
-            command = f"{command} ".replace(f" {old} ", f" {new} ").rstrip()
+    for path in (then, f"{then}/", f"./{then}", f"./{then}/"):
+        for flag in ("--output_dir", "--output-dir"):
+            for words in ([flag, "{}"], [flag + "={}"]):
+                old, new = (shlex.join(word.format(where) for word in words) for where in (path, run))
+                command = re.sub(rf"(?<= ){re.escape(old)}(?= |$)", new.replace("\\", r"\\"), command)
     return command
 
 

@@ -32,12 +32,13 @@ DATA = ("dataset_name", "dataset_config", "dataset_split", "max_samples")
 # Settings that do not change what is learned: logging, files, measuring, speed
 MAY_CHANGE = (
     *DATA,
-    *("output_dir", "run_name", "report_to", "project", "trackio_space_id", "resume_from_checkpoint", "dry_run"),
+    *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "dry_run"),
     *("stop_on_alarm", "max_faulty_rewards", "allow_custom_rewards", "packed", "pack_tokens"),
-    *("ddp_timeout", "disable_tqdm", "gradient_checkpointing", "activation_checkpointing"),
+    *("ddp_timeout", "disable_tqdm"),
 )
 MAY_CHANGE_PREFIXES = (
-    *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb"),
+    *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb", "trackio"),
+    *("gradient_checkpointing", "activation_checkpointing"),
 )
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")

@@ -8,7 +8,6 @@ import functools
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
 
 from grpo.task.formulas import NO_FORMULA, both_cases, is_formula, read, same
 from grpo.task.numbers import (
@@ -57,50 +56,43 @@ def extract_answer(text: str, pattern: str = "xml") -> str:
 
 def find_answer(text: str, pattern: str) -> str | None:
     """Extract the answer like `extract_answer`; None if the mark is missing."""
-    mark = _find(text, pattern)
-    return mark.answer if mark else None
-
-
-class _Mark(NamedTuple):
-    start: int  # of the mark in the text
-    end: int  # of the answer and its closing mark
-    answer: str
-
-
-def _find(text: str, pattern: str) -> _Mark | None:
-    """Find the last mark of a pattern; None without one."""
     check_pattern(pattern)
     if pattern == "text":
-        return _Mark(0, len(text), text.strip())
+        return text.strip()
     if pattern == "boxed":
         return _last_box(text)
-    templates = {"xml": "<answer>{answer}</answer>", "hash": "####{answer}"}
-    opening, _, closing = map(str.strip, templates.get(pattern, pattern).partition("{answer}"))
-    start = text.rfind(opening)
-    begin = start + len(opening)
+    if pattern == "hash":
+        _, mark, rest = text.rpartition("####")
+        answer = _first_line(rest)
+        # keep the comma of (1, 200) and the dollars of a formula
+        if not re.search(r"[\\({[]", answer):
+            answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
+        return answer if mark else None
     if pattern == "final":
-        *_, (start, begin) = (-1, 0), *(mark.span() for mark in _FINAL.finditer(text))
-    if start < 0:
-        return None
-    if closing:
-        # the first stop of 3.5. is part of the number
-        closed = re.compile(re.escape(closing) + r"(?!(?<=[.,])[0-9])").search(text, begin)
-        answer = text[begin : closed.start() if closed else None].strip()
-        return _Mark(start, closed.end() if closed else len(text), answer)
-    answer = line = _first_line(text[begin:])
-    if pattern == "final":
-        line = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", line)[0]  # drop a remark after a number
-        answer = without_marks(line)
-    # keep the comma of (1, 200) and the dollars of a formula
-    elif pattern == "hash" and not re.search(r"[\\({[]", line):
-        answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", line)
-    return _Mark(start, text.index(line, begin) + len(line), answer)
+        *_, end = 0, *(mark.end() for mark in _FINAL.finditer(text))
+        line = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", _first_line(text[end:]))[0]  # drop a remark after a number
+        return without_marks(line) if end else None
+    before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
+    _, mark, rest = text.rpartition(before.strip())
+    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop of 3.5. is part of the number
+    answer = re.split(closing, rest, maxsplit=1)[0].strip() if after.strip() else _first_line(rest)
+    return answer if mark else None
 
 
-def _last_mark(text: str) -> _Mark | None:
-    """Find the last mark of any kind."""
-    marks = [mark for pattern in ("xml", "boxed", "final", "hash") if (mark := _find(text, pattern))]
-    return max(marks, key=lambda mark: mark.start, default=None)
+def last_marked(text: str) -> str | None:
+    """Extract the answer at the last mark of any kind; None without a mark.
+
+    >>> last_marked("So <answer>42</answer>. No. Answer: 41"), last_marked("#### 41, no: <answer>42</answer>")
+    ('41', '42')
+    """
+    starts = {
+        "xml": text.rfind("<answer>"),
+        "boxed": max((start for start, _, _ in _boxes(text)), default=-1),
+        "final": max((mark.end() for mark in _FINAL.finditer(text)), default=-1),
+        "hash": text.rfind("####"),
+    }
+    last = max(starts, key=lambda mark: starts[mark])
+    return find_answer(text, last) if starts[last] >= 0 else None
 
 
 def check_pattern(pattern: str) -> None:
@@ -150,17 +142,15 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
 _BETWEEN = re.compile(r"[\s$]{0,9}(?:,|,?\s?\b(?:and|or)\b)[\s$]{0,9}")
 
 
-def _last_box(text: str) -> _Mark | None:
-    r"""Find the last box, or all that a comma, "and" or "or" joins: `\boxed{6} or \boxed{9}` is `6, 9`."""
-    last = None
-    for start, end, inside in reversed(_boxes(text)):
-        if last is None:
-            last = _Mark(start, end, inside)
-        elif end <= last.start and _BETWEEN.fullmatch(text[end : last.start][:30]):
-            last = _Mark(start, last.end, f"{inside}, {last.answer}")
-        else:
+def _last_box(text: str) -> str | None:
+    r"""The text of the last box, or of all that a comma, "and" or "or" joins: `\boxed{6} or \boxed{9}` is `6, 9`."""
+    boxes = _boxes(text)
+    answer, start = None, len(text)
+    for begin, end, inside in reversed(boxes):
+        if answer is not None and not (end <= start and _BETWEEN.fullmatch(text[end:start][:30])):
             break
-    return last
+        answer, start = inside if answer is None else f"{inside}, {answer}", begin
+    return answer
 
 
 # --- The lenient rule ---------------------------------------------------------------------------------------------
@@ -182,20 +172,17 @@ _VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m
 _GREEK = re.compile(r"\\[A-Z][a-z]+")  # \Delta is not \delta
 
 # Before a number: it is denied, and what was said earlier counts; or it is a part of what is said, and nothing counts
-_FILLER = (
+_FILLERS = (
     r"(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have|equal|equals|the|exactly|answer|a|any"
-    r"|necessarily|true|correct|that|it|is|was|think|believe|say|it['’]s))"
+    r"|necessarily|true|correct|that|it|is|was|think|believe|say|it['’]s))*"
 )
-_FALSE = r"wrong|incorrect|impossible|false|untrue|invalid|absurd"
 _DENIALS = (
-    rf"(?:\b(?:(?<!than )not|never|cannot|neither|nor)|n['’]t){_FILLER}*"
-    rf"|\b(?:{_FALSE}|unlikely|doubtful){_FILLER}+"
-    r"|\b(?:except|excluding|besides|unless|unlike|without|(?:apart|aside) from|ignore|reject|rule out|hardly"
-    r"|(?<!no )(?<!out )(?<!a )doubt"
+    rf"(?:\b(?:not|never|cannot|neither|nor)|n['’]t){_FILLERS}"
+    rf"|\b(?:impossible|false|untrue|wrong|incorrect|unlikely|doubtful){_FILLERS}"
+    r"|\b(?:except|excluding|besides|unless|unlike|without|(?:apart|aside) from|ignore|reject|rule out|doubt|hardly"
     r"|no (?:longer|way)|(?:anything|everything|nothing|all|none|number|value) but)"
     r"(?:\s(?:for|that|the|answer|it|it['’]s|is))*"
-    r"|(?:(?<![a-z]\s)|(?<=\bthe\s)|(?<=\ban\s)|(?<=\ba\s))\b(?:wrong|incorrect)"  # but not "5 questions wrong"
-    r"(?:\s(?:answer|value))?(?:\s(?:is|was|would be))?:?"
+    r"|\b(?:wrong|incorrect)(?:\s(?:answer|value))?(?:\s(?:is|was|would be))?:?"
     r"|\b(?:(?:rather|other) than|instead of|different from|differs? from|far from|unequal to|rounded from|up from"
     r"|compared? (?:to|with))(?:\s(?:be|the|more|obvious))*"
     r"|\bout of(?:\sthe)?|\b(?:left|remain|remaining) of(?:\s(?:the|her|his|their|its))?"
@@ -215,32 +202,16 @@ _TIES = (  # signs
     r"\\[pm]m|\\sqrt(?:\[3\])?|[\^<>_]|!=|\\ne|[<>]=|[0-9]:|\b0[xob]|(?<![A-Za-z])[A-Za-z]{1,2}\s?[-+*/]"
     r"|[A-Za-z]{1,3}[-+*/]|[!'\]]\s?[-+*/]|_[0-9a-z]\s?[-+*/]|[A-Za-z]\([^()]{0,20}\)\s?[-+*/]"
 )
-_BEFORE = re.compile(rf"(?i)(?:{_DENIALS}|{_PARTS}|{_TIES})\s*[{{$(*]*$")
+_BEFORE = re.compile(rf"(?i)(?:{_DENIALS}|{_PARTS}|{_TIES})\s*[{{$(]*$")
 _PART_OF = re.compile(rf"(?i)(?:{_PARTS}|{_TIES})\s*[{{$(]*$")
-_IS = r"(?:is|was|are|were|seems?|looks?|would be)\s(?:clearly\s|obviously\s|just\s|a\s|the\s)?"
 _DENIED = (  # after an answer: is wrong, cannot be right
-    r"(?:(?!can(?:\s?not|['’]t) be (?:simplified|reduced))"
-    rf"(?:{_IS}(?:not(?!\s\$?[0-9])|never|{_FALSE}|too|unlikely|excluded|no|ruled|rejected|extraneous)\b"
+    r"(?:(?:is|was|are|were|seems?|looks?|would be)\s(?:clearly\s|obviously\s|just\s|a\s|the\s)?"
+    r"(?:not|never|wrong|incorrect|impossible|false|too|unlikely|excluded|invalid|absurd|no|ruled|rejected|extraneous"
+    r"|half|twice|double|less|more|greater|square|cube)\b"
     r"|(?:has been|must be) (?:ruled|rejected|excluded)\b|contradicts?\b"
     r"|(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t\b|can\s?not\b"
-    r"|(?:does|did|will|would|could) not\b|fails?\b))"
+    r"|(?:does|did|will|would|could) not\b|fails?\b)"
 )
-_RIGHT = r"(?:right|correct|true|possible|valid|the (?:right |correct )?answer)"
-_WRONG = rf"(?:(?:the )?(?:{_FALSE})|a mistake|not {_RIGHT})"
-_RETRACTED = (  # after an answer: ". Wait, that's incorrect", ", which is wrong", " (wrong)"; not "is wrong to say"
-    r"(?i:(?:\s[a-z]+){0,3}[$*)\]}\\.,;:!?…(\s–—-]*"
-    r"(?:(?:wait|no|nope|hmm|oh|oops|sorry|but|actually)\b[.,!…\s–—-]*)*"
-    rf"(?:(?:which|that|this|it)(?:\sanswer)?(?:(?:\sis|['’]s|\swas|\sseems|\smust\sbe)\s(?:clearly\s)?{_WRONG}"
-    rf"|\s(?:is|was)n['’]t\s{_RIGHT}|\scan(?:not|['’]t)\sbe\s{_RIGHT})"
-    rf"|I\s(?:made\sa\smistake|was\swrong)|(?<=[.,;:!?…(\n–—-])\s?{_WRONG})"
-    r"(?:\sanswer)?(?=\s*(?:$|[.,;!)\n]|(?:because|since|as|so|and)\b)))"
-)
-# Beside a denied answer; before a mark, on its line or before display mathematics
-_DENIED_BEFORE = re.compile(rf"(?i)(?:{_DENIALS})[ \t$*({{]*(?:\s*(?:\\[\[(]|\$\$)\s*)?\Z")
-_DENIED_AFTER = re.compile(
-    rf"[$)*\]}}\\]*(?:\?\s*[Nn]o\b|\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED})|{_RETRACTED}"
-)
-_NEGATIVE = re.compile(rf"(?i)\b(?:no|not|none|{_FALSE})\b")  # an answer with which "It is not" agrees
 _UNITS = rf"(?:{SHORT_UNITS}|am|pm|[mgshlL](?!\s?[-+*/=^(]\s?[0-9A-Za-z(]))"
 _WORDS = r"(?:a|I|is|in|of|to|or|at|as|if|we|he|so|by|an|no|on|up|it|my|us|me|be|do|go|sq|cu)"
 _AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 dozen; 72 is wrong
@@ -248,8 +219,7 @@ _AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72
     r"|\s?(?:abc|xyz|bil|mil)\b|[‰'\"]"
     r"|\}?\s?(?:\^|_|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
     r"|\s?[-+*]\s?[A-Za-z]{1,3}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|[-+](?=\s|$)|-(?:fold|digit|year|sided)|[万億千百十]"
-    rf"|\s{OTHER_WORDS}|th root|\?\s*(?:$|\?)|{_DENIED_AFTER.pattern}"
-    rf"|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_IS}(?:half|twice|double|less|more|greater|square|cube)\b"
+    rf"|\s{OTHER_WORDS}|th root|\?\s*(?:$|\?|[Nn]o\b)|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED}"
 )
 # Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
@@ -264,32 +234,56 @@ _COUNTED = re.compile(r"(?:\s?[A-Za-z]+(?:\s?\^\{?[0-9]\}?)?){1,4}(?:/[A-Za-z]+)
 # 5 left after 3 days: how long it took
 _ADJUNCT = re.compile(r"(?<=[a-z])\s+after\s+[0-9]+\s+(?:second|minute|hour|day|week|month|year)s?[\s.]*$")
 
+# Words that deny a marked answer: before its mark (is not \boxed{72}), after it (\boxed{72} is wrong), or in the next
+# sentence (Wait, that's incorrect). A noun between is what is counted: \boxed{5} answers were wrong
+_OPENS = r"(?:<answer>|####|\\(?:boxed|fbox)\s?\{|\\[(\[]|[*$\s])*"
+_CLOSES = r"(?:</answer>|\\[)\]]|[}*$\s])*+"
+_DENIES = re.compile(
+    r"(?i)(?:(?<!than )(?<!or )\bnot|n['’]t|\bcannot)(?:\sbe)?(?:\sthe(?:\scorrect|\sright)?\sanswer)?:?"
+    rf"{_OPENS}\Z"
+)
+_FALSE = r"(?:[a-z]+ly\s)?(?:wrong|incorrect|a mistake|not (?:right|correct|the (?:right |correct )?answer))\b"
+_FALSE += r"(?!\s(?:to|only|if|unless)\b)"
+_REFUSED = re.compile(
+    rf"(?i){_CLOSES}(?:(?:is|was)\s{_FALSE}|can(?:not|['’]t) be (?:right|correct)\b|[.,;:!?…(–—-]*+\s*+"
+    r"(?:(?:but|wait|no|hmm|oh|oops|sorry|actually|however|unfortunately)\b[,.!…\s]*+)*+"
+    rf"(?:(?:that|this|it|which)(?:\sanswer)?(?:['’]s|\sis|\swas)\s{_FALSE}"
+    r"|that (?:isn['’]t|can['’]t be) (?:right|correct)\b))"
+)
+
+
+def _denied_at(text: str, answer: str) -> int | None:
+    """Return where a marked answer ends if the words beside its mark deny it, else None."""
+    *_, found = None, *re.finditer(rf"(?i)(?:>|####|[{{:]|\bis)[\s$*]*({re.escape(answer)})", text)
+    if not (answer and found):
+        return None
+    denied = _DENIES.search(text[max(found.start(1) - 60, 0) : found.start(1)]) or _REFUSED.match(text, found.end())
+    return found.end() if denied else None
+
 
 def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
     r"""The lenient rule: True if the answer equals the gold answer, however it is written. Never raises.
 
     The same text is right up to case, spaces and a final full stop. If the gold answer is a number or mathematics, any
     text with the same value is right. The answer is taken from the pattern's mark, else from the last mark of any kind
-    (a box, "Answer:", ####, tags), else from the conclusion of the text. Two different answers are wrong. If the words
-    beside a mark deny its answer (`not \boxed{72}`), only what follows it counts.
+    (a box, "Answer:", ####, tags), else from the conclusion of the text. Two different answers are wrong. So is one
+    that the words beside its mark deny: `not \boxed{72}`.
 
     >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
     (True, True, False)
     >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
     (True, False, False)
     """
-    mark = _find(text, pattern)
-    if mark and gold != text and _is_denied(text, mark):
-        return same_answer(text[mark.end :], gold)
-    answer = extract_answer(text, pattern)
+    marked = find_answer(text, pattern)
+    if marked is not None and text != gold and not _is_letter(gold) and (end := _denied_at(text, marked)):
+        return last_marked(text[end:]) is not None and same_answer(text[end:], gold)
+    answer = text.strip() if marked is None else marked
     return gold in (text, answer) or same_answer(answer, gold, text)
 
 
-def _is_denied(text: str, mark: _Mark) -> bool:
-    r"""True if the words beside a mark deny its answer: `not \boxed{72}`, `\boxed{72}. Wait, that's incorrect.`"""
-    if _DENIED_BEFORE.search(text[max(mark.start - 60, 0) : mark.start]):
-        return True
-    return bool(_DENIED_AFTER.match(text, mark.end) and not _NEGATIVE.search(mark.answer))
+def _is_letter(gold: str) -> bool:
+    """True for the name of an option, which may be the wrong one that a question asks for."""
+    return len(gold) == 1 and gold.isalpha()
 
 
 def same_answer(answer: str, gold: str, text: str = "") -> bool:
@@ -310,12 +304,12 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
     answer = answer[-MAX_TEXT:]
     if text.strip() and not answer.strip():
         return False  # its mark is empty
-    mark = _last_mark(answer)
-    if mark and _is_denied(answer, mark):
-        return same_answer(answer[mark.end :], gold)
-    answer, wanted = clean(mark.answer if mark else answer), clean(gold)
+    marked = last_marked(answer)
+    if marked is not None and not _is_letter(gold) and _denied_at(answer, marked):
+        return False
+    answer, wanted = clean(answer if marked is None else marked), clean(gold)
     for stated in _STATED.finditer(answer):  # "The answer is 73. Some might say 72."
-        if not (_CORRECTS.search(answer, stated.end()) or _DENIED_AFTER.match(answer, stated.end() - 1)):
+        if not _CORRECTS.search(answer[stated.end() :]):
             answer = answer[: stated.end()]
             break
     kind = kind_of(gold)

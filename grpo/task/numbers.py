@@ -47,7 +47,6 @@ _NO_UNIT = (
 _UNIT = re.compile(
     r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand)|(?<=[0-9]k))"
     rf"\s{{0,9}}(?:(?:{SHORT_UNITS})\b|\s(?!{_NO_UNIT})(?:[A-Za-z]{{3,}}|of|sq)\b)"
-    r"(?!.*(?:\b(?:not|wrong|incorrect|impossible|false|mistake)\b|n['’]t\b))"
     r"[A-Za-z .,'/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
 )
 _LETTER = re.compile(r"([-+]{0,2}\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^\{?-?[1-9]\}?){0,2})$")

@@ -87,14 +87,15 @@ class Task:
     def grade(self, text: str, row: Mapping[str, Any], lenient: bool | None = None) -> Grade:
         """Grade a completion.
 
-        With the user's judge, which need not use gold answers, strict means right and exactly in the format.
+        Strict means right, and exactly the gold answer in its place; with the user's judge, exactly in the format.
 
         Args:
             lenient: the verdict, or None.
         """
         template, read = self.prompt.completion, self.answer(text)
         strict_format = has_strict_format(text, template)
-        strict = None if lenient is None else lenient and strict_format if self.judge else is_gold(read, row["answer"])
+        exact = strict_format if self.judge else is_gold(read, row["answer"])
+        strict = None if lenient is None else lenient and exact
         return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
 
     def record(self) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class History:
         skipped: True if the last optimizer step was skipped for its gradient.
         weights_moved: None if not yet known.
         perfect: each reward's value for a perfect completion, by logged name, if preflight measured it.
+        penalties: logged names of rewards that never pay more than 0.
         answers: the records of each held-out question before and after training; empty until the end.
         comparison: the content of comparison.json; empty until the end.
     """
@@ -58,6 +59,7 @@ class History:
     skipped: bool = False
     weights_moved: bool | None = None
     perfect: dict[str, float] = field(default_factory=dict)
+    penalties: list[str] = field(default_factory=list)
     answers: list[tuple[Record, Record]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
 
@@ -204,7 +206,7 @@ def _dead_reward(seen: History) -> str | None:
         constant = len(values) == 1 and len(lines) >= least and not any(line.get(std) for line in lines)
         if not constant or (value := values.pop()) > 0 or seen.perfect.get(name, 0) < 0:
             continue
-        if value < 0 or seen.perfect.get(name, 1) > 0:  # otherwise it is a penalty that had nothing to punish
+        if value < 0 or name not in seen.penalties:  # otherwise there was nothing to punish
             dead.append(f"{name} has been {value:g}")
     return f"the reward {' and '.join(dead)} for every completion" if dead else None
 

@@ -1,6 +1,9 @@
 """Attach a run's metrics, samples, alarms and stopping to its trainer."""
 
+from typing import Any
+
 from grpo.data.dataset import Data
+from grpo.rewarding import registry
 from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
@@ -23,7 +26,8 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     # `ask` reads the prompt from a copied checkpoint
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
-    seen = History(perfect=perfect)
+    functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
+    seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)))
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (

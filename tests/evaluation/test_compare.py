@@ -98,6 +98,18 @@ def test_settings_that_teach_nothing_make_no_other_experiment(capsys):
         assert f"What differs: {key}: " in said and "mean gain" not in said
 
 
+def test_other_processes_or_another_length_make_another_experiment(capsys):
+    first, other = (write_learner(Path(name), gain) for name, gain in (("a", 2), ("b", 4)))
+    change(other, geometry={"world_size": 8})
+    said = shown(capsys, first, other)
+    assert "What differs: processes: 2 | 8" in said and "mean gain" not in said
+    change(other, geometry={"world_size": 2}, status="stopped by an alarm", step=4)
+    for name in ("eval_after.json", "comparison.json"):
+        change(other, name, step=4)
+    said = shown(capsys, first, other)
+    assert "What differs: steps: 24 | 4" in said and "mean gain" not in said
+
+
 def test_only_seeds_may_differ_between_runs_of_one_experiment(runs, capsys):
     change(runs[1], commit="another")
     said = shown(capsys, *runs)

@@ -54,6 +54,12 @@ def test_parameters_come_from_recipe_then_run_then_signature():
     assert usual(completion_ids=[[1] * 80, [1] * 90, [1] * 100]) == [0.0, -0.5, -1.0]  # over a fifth of the limit
 
 
+def test_penalties_are_known_by_their_functions_whatever_they_are_called():
+    trls = {REPETITION: {"ngram_size": 3, "max_penalty": -1.0}, "style_reward_func": {"phrases": ["so"]}}
+    rewards = chosen("get_soft_overlong_punishment", *trls, "int_reward_func", "my_rewards.longer", args=trls)
+    assert registry.penalties(rewards) == set(list(rewards)[:3])
+
+
 @pytest.mark.parametrize("key", ["my_rewards.my_reward", "my_reward"])
 def test_a_reward_of_ones_own_takes_parameters_and_keeps_its_name(key):
     rewards = chosen("int_reward_func", "my_rewards.my_reward", args={key: {"scale": 2}})

@@ -30,6 +30,8 @@ def make_run(name, checkpoints=(), **record):
         ("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k", False, ("Llama-1B-GRPO", "Llama-1B-GRPO-gsm8k")),
         ("outputs/demo-GRPO-sums-2", "sums.csv", False, ("demo-GRPO-sums", "demo-GRPO-sums")),
         ("outputs/demo-GRPO-sums-2/checkpoint-40", "sums.csv", False, ("demo-GRPO-sums", "demo-GRPO-sums")),
+        ("outputs/demo-GRPO/checkpoint-4/merged", "d.jsonl", False, ("demo-GRPO-d", "demo-GRPO-d")),
+        ("../checkpoint-4", "d.jsonl", False, ("checkpoint-4-GRPO-d", "checkpoint-4-GRPO-d")),
         ("outputs/my-adapter/merged", "d.jsonl", False, ("my-adapter-GRPO-d", "my-adapter-GRPO-d")),
         ("outputs/demo-GRPO", "d.jsonl", True, ("demo-GRPO-eval", "demo-GRPO-eval-d")),
     ],

@@ -52,9 +52,11 @@ def test_a_run_that_was_killed_is_told_from_one_that_trains(run):
 
 
 @pytest.mark.parametrize("name", ["r", "my r"])
-@pytest.mark.parametrize("flag", ["--output_dir {}", "--output-dir={}"])
+@pytest.mark.parametrize(
+    "flag", ["--output_dir {}", "--output-dir={}", "--output_dir ./{}/", "--output_dir {} --output_dir {}"]
+)
 def test_a_moved_run_is_resumed_where_it_is(flag, name):
-    def written(directory):
+    def written(directory, flag=flag):
         words = [word.format(directory) for word in flag.split()]
         return f"python train_grpo.py --seed 3 {shlex.join(words)} --run_name {shlex.quote(name)}"
 
@@ -62,7 +64,7 @@ def test_a_moved_run_is_resumed_where_it_is(flag, name):
     Path(name, "run.json").write_text(json.dumps({"resume": written(name), "settings": {"output_dir": name}}))
     assert resume_command(Path(name)) == written(name)
     Path(name).rename("moved to")
-    assert resume_command(Path("moved to")) == written("moved to")
+    assert resume_command(Path("moved to")) == written("moved to", flag.replace("./{}/", "{}"))
     assert resume_command(Path("none")) is None
 
 

@@ -63,8 +63,6 @@ def test_the_table(gold):
         ("Final: 7\nNo, that is wrong.", "7", "Final: {answer}", False),  # denied
         ("6 is not correct\n\\boxed{7}", "7", "boxed", True),
         ("It is not\n\\[ \\boxed{7} \\]", "7", "boxed", False),
-        ("7\nWait, I made a mistake.", "7", "xml", False),
-        ("Is it <answer>6</answer>? No. It is 7.", "7", "xml", True),  # only what follows counts
         ("It is 7, not <answer>6</answer>", "7", "xml", False),
         (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", True),
         (r"First $x = 3$. So the answer is $\frac{1}{2}$. I hope this helps!", r"\frac{1}{2}", "xml", True),

@@ -127,7 +127,7 @@ def earned(mean, std=0.0, name="some", **others):
     ],
 )
 def test_a_dead_reward_is_constant_and_not_above_zero(one, dead):
-    facts = {"perfect": {"penalty": 0.0}}
+    facts = {"penalties": ["penalty"]}
     assert check("dead_reward", seen(*[one] * (DEAD_AFTER - 1), **facts)) is None
     message = check("dead_reward", seen(*[one] * DEAD_AFTER, **facts))
     assert bool(message) is dead
