@@ -38,8 +38,9 @@ def default_names(
     """
     path = Path(model_name_or_path)
     parts = [part for part in path.parts if part not in ("..", "~", "/")] or [path.name]
+    part = ""
     while len(parts) > 1 and re.fullmatch(r"model|merged|checkpoint-\d+", parts[-1]) and parts[-2] != "outputs":
-        parts.pop()  # of a run, or as in assets/demo
+        part = f"-{parts.pop()}{part}"  # of a run, or as in assets/demo
     base = parts[-1]
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
@@ -48,7 +49,7 @@ def default_names(
     if family and size:
         name = f"{family}-{size[0].upper()}-GRPO"
     if eval_only:
-        name = f"{base}-eval"
+        name = f"{base}{part.removeprefix('-model')}-eval"
     data = data_label(dataset_name)[:100]  # file systems allow 255 characters
     run_name = f"{name}-{data}"
     return f"outputs/{name if eval_only or of_recipe or data == 'gsm8k' else run_name}", run_name

@@ -33,6 +33,13 @@ def make_run(name, checkpoints=(), **record):
         ("outputs/demo-GRPO/checkpoint-4/merged", "d.jsonl", False, ("demo-GRPO-d", "demo-GRPO-d")),
         ("../checkpoint-4", "d.jsonl", False, ("checkpoint-4-GRPO-d", "checkpoint-4-GRPO-d")),
         ("outputs/my-adapter/merged", "d.jsonl", False, ("my-adapter-GRPO-d", "my-adapter-GRPO-d")),
+        (
+            "outputs/demo-GRPO/checkpoint-40",
+            "d.jsonl",
+            True,
+            ("demo-GRPO-checkpoint-40-eval", "demo-GRPO-checkpoint-40-eval-d"),
+        ),
+        ("assets/demo/model", "d.jsonl", True, ("demo-eval", "demo-eval-d")),
         ("outputs/demo-GRPO", "d.jsonl", True, ("demo-GRPO-eval", "demo-GRPO-eval-d")),
     ],
 )
