@@ -30,6 +30,13 @@ def judged_by(function):
 # --- Verdicts and grades
 
 
+def test_what_is_not_right_is_not_strictly_right():
+    task, row = Task(XML), {"answer": "72"}
+    for text, right in ((task.perfect("So", "72"), True), (f"{task.perfect('So', '72')}That is wrong.", False)):
+        grade = task.grade(text, row, task.verdict(text, row))
+        assert (grade.read, grade.lenient, grade.strict) == ("72", right, right)
+
+
 def test_the_lenient_rule_reads_answers_by_the_formats_pattern():
     task = Task(BOXED)
     assert task.answer(r"so \boxed{72}.") == "72" and task.perfect("So", "72") == r"So \boxed{72}"
