@@ -236,10 +236,10 @@ _ADJUNCT = re.compile(r"(?<=[a-z])\s+after\s+[0-9]+\s+(?:second|minute|hour|day|
 
 # Words that deny a marked answer: before its mark (is not \boxed{72}), after it (\boxed{72} is wrong), or in the next
 # sentence (Wait, that's incorrect). A noun between is what is counted: \boxed{5} answers were wrong
-_OPENS = r"(?:<answer>|####|\\(?:boxed|fbox)\s?\{|\\[(\[]|[*$\s])*"
+_OPENS = r"[*$ ]*(?:\s*(?:\\[(\[]|\$\$)\s*)?(?:(?:<answer>|####|\\(?:boxed|fbox)\s?\{)\s*)?[*$ ]*"  # on the same line
 _CLOSES = r"(?:</answer>|\\[)\]]|[}*$\s])*+"
 _DENIES = re.compile(
-    r"(?i)(?:(?<!than )(?<!or )\bnot|n['’]t|\bcannot)(?:\sbe)?(?:\sthe(?:\scorrect|\sright)?\sanswer)?:?"
+    r"(?i)(?:(?<!than )(?<!or )\bnot|n['’]t|\bcannot)(?:\sbe)?(?:\sthe(?:\scorrect|\sright)?\sanswer)?"
     rf"{_OPENS}\Z"
 )
 _FALSE = r"(?:[a-z]+ly\s)?(?:wrong|incorrect|a mistake|not (?:right|correct|the (?:right |correct )?answer))\b"
@@ -252,10 +252,13 @@ _REFUSED = re.compile(
 )
 
 
-def _denied_at(text: str, answer: str) -> int | None:
-    """Return where a marked answer ends if the words beside its mark deny it, else None."""
+def _denied_at(text: str, answer: str, gold: str) -> int | None:
+    """Return where a marked answer ends if the words beside its mark deny it, else None.
+
+    A letter names an option, which may be the wrong one that a question asks for.
+    """
     *_, found = None, *re.finditer(rf"(?i)(?:>|####|[{{:]|\bis)[\s$*]*({re.escape(answer)})", text)
-    if not (answer and found):
+    if not (answer and found) or (len(gold) == 1 and gold.isalpha()):
         return None
     denied = _DENIES.search(text[max(found.start(1) - 60, 0) : found.start(1)]) or _REFUSED.match(text, found.end())
     return found.end() if denied else None
@@ -275,15 +278,10 @@ def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
     (True, False, False)
     """
     marked = find_answer(text, pattern)
-    if marked is not None and text != gold and not _is_letter(gold) and (end := _denied_at(text, marked)):
+    if marked and text != gold and (end := _denied_at(text, marked, gold)):
         return last_marked(text[end:]) is not None and same_answer(text[end:], gold)
-    answer = text.strip() if marked is None else marked
+    answer = extract_answer(text, pattern)
     return gold in (text, answer) or same_answer(answer, gold, text)
-
-
-def _is_letter(gold: str) -> bool:
-    """True for the name of an option, which may be the wrong one that a question asks for."""
-    return len(gold) == 1 and gold.isalpha()
 
 
 def same_answer(answer: str, gold: str, text: str = "") -> bool:
@@ -305,7 +303,7 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
     if text.strip() and not answer.strip():
         return False  # its mark is empty
     marked = last_marked(answer)
-    if marked is not None and not _is_letter(gold) and _denied_at(answer, marked):
+    if marked and _denied_at(answer, marked, gold):
         return False
     answer, wanted = clean(answer if marked is None else marked), clean(gold)
     for stated in _STATED.finditer(answer):  # "The answer is 73. Some might say 72."

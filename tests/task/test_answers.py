@@ -62,6 +62,7 @@ def test_the_table(gold):
         ("Final: 7\n8", "7", "Final: {answer}", True),
         ("Final: 7\nNo, that is wrong.", "7", "Final: {answer}", False),  # denied
         ("6 is not correct\n\\boxed{7}", "7", "boxed", True),
+        ("7 passed, and 28 did not\n#### 7", "7", "hash", True),  # no word of the mark's line
         ("It is not\n\\[ \\boxed{7} \\]", "7", "boxed", False),
         ("It is 7, not <answer>6</answer>", "7", "xml", False),
         (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", True),
