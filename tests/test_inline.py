@@ -104,6 +104,35 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert "shorter" in said and "not scored" not in said
 
 
+WORDS = ("Respond in the following format:\n<reasoning>", "Reply with a number.\n<reasoning>")
+FORMATS = (
+    '    "think": THINK,',
+    '    "mine": PromptFormat(system="My words.", completion="{answer}", pattern="text"),',
+)
+SHOT = ("What is the largest single-digit prime number?", "Which digit is the largest prime?")
+USED = [  # edits, flags, exit status, what the model gets or None, what is said
+    ([WORDS, ("answer_pattern=None", 'answer_pattern="text"')], "", 0, "Reply with a number.", "SYSTEM_PROMPT stays"),
+    ([WORDS], "--answer_pattern boxed", 0, "Reply with a number.", "it never shows \\boxed{"),
+    ([WORDS], "--prompt_format think", 2, None, "error: prompt_format: think (flag) would replace the edited SYSTEM_"),
+    ([WORDS], "--config demo", 0, "Respond in the following", "prompt_format (recipe) replaces SYSTEM_PROMPT"),
+    ([FORMATS, ('prompt_format="xml"', 'prompt_format="mine"')], "", 0, "My words.", "mine as chat messages"),
+    ([FORMATS], "", 0, "Respond in the following", "prompt_format xml (script) replaces PROMPT_FORMATS['mine']"),
+    ([SHOT], "--num_shots 1", 0, "Which digit is the largest prime?", "1 worked example"),
+    ([SHOT], "", 0, "Respond in the following", "EXEMPLARS is edited, and num_shots 0 (script) shows none of them"),
+    ([("num_shots=0", 'system_prompt="Count."')], "--num_shots 0 --config demo", 0, "Respond", "script's own: Count."),
+]
+
+
+@pytest.mark.parametrize(("edits", "flags", "status", "prompt", "said"), USED)
+def test_an_edited_prompt_is_used_or_a_line_says_why_not(script, capfd, edits, flags, status, prompt, said):
+    assert script(*edits)([*ARGV, "--dry_run", "true", *flags.split()]) == status
+    told = shown(capfd)
+    panel = told.rpartition("a training prompt, as the model gets it")[2]
+    assert said in told.replace("\u2502 ", "").replace(" \u2502", ""), told
+    assert prompt is None or prompt in panel
+    assert not Path("outputs").exists()
+
+
 OWN_TASK = '''
 def from_chat(row):
     return {"question": row["turns"][0], "answer": row["turns"][1]}

@@ -19,12 +19,24 @@ from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, Stage
+from grpo.core.text import shorten
 from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
+from rewards import REWARD_FUNCS
 
 # Settings of one data set, dropped if a recipe or a flag names another one
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
+# HYPERPARAMETERS as they are shipped, to know what was edited: rewards, data and prompt
+SHIPPED: Mapping[str, Any] = {
+    "reward_funcs": list(REWARD_FUNCS)[:5],
+    "judge": None,
+    "prepare": None,
+    "dataset_name": "openai/gsm8k",
+    "prompt_format": "xml",
+    "system_prompt": None,
+    "answer_pattern": None,
+}
 Layers = Sequence[tuple[str, Mapping[str, Any]]]  # sources with their settings; later ones override earlier ones
 
 
@@ -75,12 +87,26 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     stages = _take_stages(settings, origin)
-    names, notes = script.get("reward_funcs", []), list[Check]()
-    if names and origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names:
-        notes.append(Check("ok", "reward_funcs", f"{recipe_name} replaces the script's own: {', '.join(names)}"))
+    notes = _replaced(script, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
     return Given(settings, origin, stages, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
+
+
+def _replaced(
+    script: Mapping[str, Any], settings: Mapping[str, Any], origin: Mapping[str, str], recipe: str
+) -> list[Check]:
+    """Note the rewards, data and prompt in HYPERPARAMETERS that a recipe or a flag replaces."""
+    return [
+        Check("ok", key, f"{recipe if origin[key] == 'recipe' else 'the flag'} replaces the script's own: {own}")
+        for key, shipped in SHIPPED.items()
+        if key in script and script[key] != shipped and settings[key] != script[key]
+        if origin[key] in ("recipe", "flag") and (own := _shown(script[key]))
+    ]
+
+
+def _shown(value: Any) -> str:
+    return shorten(", ".join(value) if isinstance(value, list) else str("" if value is None else value), 60)
 
 
 def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> None:

@@ -62,7 +62,7 @@ def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functio
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
-    """Build the task from a run's settings.
+    """Build the task from a run's settings. Add a note to `config` for each edit or setting that is replaced.
 
     Args:
         formats: the script's prompt formats, by name.
@@ -72,9 +72,16 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
         UserError: an unknown format, or a judge or `prepare` that cannot be loaded.
     """
     script = config.script
-    prompt, shots = prompts.choose(
-        formats, exemplars, script.prompt_format, script.system_prompt, script.answer_pattern, script.num_shots
+    prompt, shots, notes = prompts.choose(
+        formats,
+        exemplars,
+        script.prompt_format,
+        script.system_prompt,
+        script.answer_pattern,
+        script.num_shots,
+        config.origin,
     )
+    config.notes += notes
     judge, prepare = _users_function(config, "judge"), _users_function(config, "prepare")
     return Task(prompt, shots, judge, script.judge or "", prepare)
 

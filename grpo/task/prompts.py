@@ -6,8 +6,10 @@ Chat models get messages, models without a chat template the same as one text. N
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grpo.core import fingerprint
+from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError, did_you_mean
 from grpo.task.answers import check_pattern, extract_answer
 from rewards import THINK_FORMAT, XML_COT_FORMAT, template_parts
@@ -94,9 +96,21 @@ def asking_for(completion: str) -> str:
 XML = PromptFormat(asking_for(XML_COT_FORMAT), opening=asking_for(XML_COT_FORMAT))
 THINK = PromptFormat(asking_for(THINK_FORMAT), "<problem>\n{question}\n</problem>\n", THINK_FORMAT)
 
+# The script as it is shipped, to know what was edited in it: PROMPT_FORMATS (and so SYSTEM_PROMPT), and a hash of
+# EXEMPLARS
+SHIPPED = {"xml": XML, "think": THINK}
+SHIPPED_EXEMPLARS = "2abef11535f78b49"
 ASKED_FOR = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
 IN_A_RECIPE = ("system", "question", "completion", "opening", "chat", "pattern", "exemplars")
 A_SHOT = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # an item of `exemplars` in a recipe
+
+
+class Chosen(NamedTuple):
+    """The prompt format and the worked examples of a run, and a note for each edit or setting that is replaced."""
+
+    prompt: PromptFormat
+    shots: Sequence[Shot]
+    notes: list[Check]
 
 
 def choose(
@@ -106,40 +120,140 @@ def choose(
     system_prompt: str | None = None,
     answer_pattern: str | None = None,
     num_shots: int = 0,
-) -> tuple[PromptFormat, Sequence[Shot]]:
+    origin: Mapping[str, str] | None = None,
+) -> Chosen:
     """Choose the prompt format and the worked examples of a run.
+
+    A system prompt that somebody wrote is only replaced by one that somebody wrote for the run: by `system_prompt`,
+    or by a format with words of its own. `answer_pattern` asks for answers in its own words where nobody wrote any.
 
     Args:
         formats: the script's formats, by name.
         exemplars: the script's worked examples.
         prompt_format: a name, or a mapping with fields of PromptFormat and, optionally, `exemplars`.
         system_prompt: replaces the format's system message and opening.
-        answer_pattern: replaces the format's pattern, and its system prompt and completion by ones for that pattern.
+        answer_pattern: replaces the format's pattern, and its completion if the pattern does not read that.
         num_shots: the number of worked examples in each prompt.
+        origin: setting → script, recipe or flag; the script by default.
 
     Raises:
-        UserError: a name or field is unknown, a template lacks its placeholder, or the pattern does not find the
-            answer in a perfect completion.
+        UserError: a name or field is unknown, a template lacks its placeholder, the pattern does not find the
+            answer in a perfect completion, or of two prompts that were written one would be ignored.
     """
+    places = {key: (origin or {}).get(key, "script") for key in ("prompt_format", "system_prompt", "num_shots")}
+    notes, shots = list[Check](), exemplars
     if isinstance(prompt_format, Mapping):
-        chosen, exemplars = _of_mapping(prompt_format, exemplars)
+        chosen, shots = _of_mapping(prompt_format, exemplars)
+        has_words = bool(prompt_format.keys() & {"system", "opening"})
+        label, place = "prompt_format", places["prompt_format"]
     elif prompt_format in formats:
-        chosen = formats[prompt_format]
+        chosen, has_words, place = formats[prompt_format], True, "script"
+        label = _edited(formats, prompt_format)
     else:
         raise UserError(f"prompt_format: {prompt_format!r} is unknown; use {' or '.join(formats)}")
+    written = has_words and not _is_shipped(chosen)
+    if system_prompt is not None:
+        if written and place == places["system_prompt"]:
+            raise UserError(f"system_prompt: {label} is another system prompt, of the same {place}; drop one of them")
+        if written:
+            notes.append(
+                Check("ok", "prompt", f"system_prompt ({places['system_prompt']}) replaces {label} ({place})")
+            )
+    notes += _ignored(formats, prompt_format, places, written or system_prompt is not None)
+
     pattern = answer_pattern or chosen.pattern
     try:
         check_pattern(pattern)
     except ValueError as error:
         raise UserError(f"answer_pattern: {str(error).removeprefix('answer pattern ')}") from None
     if pattern != chosen.pattern:
-        chosen = dataclasses.replace(chosen, **_asking_for_pattern(pattern))
+        asking = dataclasses.replace(chosen, **_asking_for_pattern(pattern))
+        if _reads(chosen, pattern):
+            asking = dataclasses.replace(asking, completion=chosen.completion)
+        elif chosen.completion not in {shipped.completion for shipped in SHIPPED.values()}:
+            name = "prompt_format" if isinstance(prompt_format, Mapping) else f"PROMPT_FORMATS[{prompt_format!r}]"
+            raise UserError(
+                f"answer_pattern: {pattern} does not find the answer in the completion of {name} "
+                f"({chosen.completion!r}); change one of the two"
+            )
+        if written:
+            asking = dataclasses.replace(asking, system=chosen.system, opening=chosen.opening)
+        if written or system_prompt is not None:
+            kept = label if system_prompt is None else "system_prompt"
+            finding = f"{kept} stays as it is written; answer_pattern {pattern} only says where the answer is"
+            mark = mark_of(pattern)
+            hidden = mark not in (asking.system if system_prompt is None else system_prompt) and not num_shots
+            notes.append(warn_if(hidden, "prompt", finding, f"it never shows {mark}: ask for that in it"))
+        else:
+            notes.append(Check("ok", "prompt", f"answer_pattern {pattern} asks for answers in its own words"))
+        chosen = asking
     if system_prompt is not None:
         chosen = dataclasses.replace(chosen, system=system_prompt, opening=_opening(system_prompt))
     _check(chosen)
-    if num_shots > len(exemplars):
-        raise UserError(f"num_shots: {num_shots} is more than the exemplars; use 0 to {len(exemplars)}")
-    return chosen, exemplars[:num_shots]
+    if num_shots > len(shots):
+        raise UserError(f"num_shots: {num_shots} is more than the exemplars; use 0 to {len(shots)}")
+    notes += _ignored_exemplars(exemplars, shots, num_shots, places)
+    return Chosen(chosen, shots[:num_shots], notes)
+
+
+def _is_shipped(prompt: PromptFormat) -> bool:
+    """True if a format's words are those of a shipped format."""
+    words = {shipped.system for shipped in SHIPPED.values()}
+    return prompt.system in words and prompt.opening in {*words, ""}
+
+
+def _edited(formats: Mapping[str, PromptFormat], name: str) -> str:
+    """Return what was edited of a format in the script: SYSTEM_PROMPT or PROMPT_FORMATS[name]; "" if nothing was."""
+    shipped = SHIPPED.get(name)
+    if formats[name] == shipped:
+        return ""
+    words = dataclasses.replace(formats[name], system=XML.system, opening=XML.opening)
+    return "SYSTEM_PROMPT" if name == "xml" and words == shipped else f"PROMPT_FORMATS[{name!r}]"
+
+
+def _ignored(
+    formats: Mapping[str, PromptFormat], chosen: str | Mapping[str, Any], places: Mapping[str, str], written: bool
+) -> list[Check]:
+    """Note the script's edited formats that this run does not use.
+
+    Args:
+        written: True if the run's own words replace them.
+
+    Raises:
+        UserError: a shipped format would replace an edited SYSTEM_PROMPT.
+    """
+    used = formats.get(chosen) if isinstance(chosen, str) else None
+    unused = [name for name in formats if name != chosen and (used is None or formats[name].system != used.system)]
+    edited = [label for name in unused if (label := _edited(formats, name))]
+    place, name = places["prompt_format"], chosen if isinstance(chosen, str) else "a mapping without system"
+    if edited and place != "recipe" and not written and "SYSTEM_PROMPT" in edited:
+        raise UserError(
+            f"prompt_format: {name} ({place}) would replace the edited SYSTEM_PROMPT; use --prompt_format xml, "
+            "write the words as system_prompt, or restore SYSTEM_PROMPT"
+        )
+    name = f"prompt_format {chosen}" if isinstance(chosen, str) else "prompt_format"
+    return [Check("ok", "prompt", f"{name} ({place}) replaces {' and '.join(edited)}")] if edited else []
+
+
+def _ignored_exemplars(
+    exemplars: Sequence[Shot], shots: Sequence[Shot], num_shots: int, places: Mapping[str, str]
+) -> list[Check]:
+    """Note edited worked examples that no prompt shows. Raise UserError if HYPERPARAMETERS has others, too."""
+    if not exemplars or hash_of(exemplars) == SHIPPED_EXEMPLARS:
+        return []
+    if not num_shots:
+        finding = f"EXEMPLARS is edited, and num_shots 0 ({places['num_shots']}) shows none of them"
+        return [Check("warning", "exemplars", finding, "set num_shots")]
+    if shots is exemplars:
+        return []
+    if places["prompt_format"] == "script":
+        raise UserError("prompt_format: it has exemplars, and EXEMPLARS is edited; drop one of them")
+    return [Check("ok", "exemplars", f"those of prompt_format ({places['prompt_format']}) replace EXEMPLARS")]
+
+
+def hash_of(exemplars: Sequence[Shot]) -> str:
+    """Hash worked examples."""
+    return fingerprint.of_text(*(text for shot in exemplars for text in shot))
 
 
 def _opening(system: str) -> str:
@@ -180,6 +294,24 @@ def _asking_for_pattern(pattern: str) -> dict[str, Any]:
     system = f"Think step by step. Then write your final answer in this form:\n{mark.replace('{answer}', '...')}"
     completion = f"{{reasoning}}\n{mark}\n"
     return {"system": system, "opening": f"{system}\n\n", "completion": completion, "pattern": pattern}
+
+
+def mark_of(pattern: str) -> str:
+    """Return the mark before an answer that a prompt has to ask for.
+
+    >>> [mark_of(pattern) for pattern in ("xml", "boxed", "hash", "final", "Result: {answer}", "text")]
+    ['<answer>', '\\\\boxed{', '####', 'Answer:', 'Result:', '']
+    """
+    template = {"xml": "<answer>{answer}", "text": "{answer}", **ASKED_FOR}.get(pattern, pattern)
+    return template.partition("{answer}")[0].strip()
+
+
+def _reads(prompt: PromptFormat, pattern: str) -> bool:
+    """True if a pattern finds the answer in a format's perfect completion."""
+    try:
+        return extract_answer(prompt.answered("1", "2"), pattern) == "2"
+    except ValueError:  # a template without its placeholders, which `_check` refuses
+        return True
 
 
 def _check(chosen: PromptFormat) -> None:

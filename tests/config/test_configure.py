@@ -9,7 +9,7 @@ import pytest
 from helpers_runs import ROOT
 
 import train_grpo
-from grpo.config.configure import configure, read
+from grpo.config.configure import SHIPPED, configure, read
 from grpo.config.parsing import Parser
 from grpo.config.settle import settle
 from grpo.core.errors import UserError
@@ -112,26 +112,42 @@ def test_each_setting_of_the_block_has_its_origin_in_the_blocks_order(tmp_path):
     assert {stages[key] for key in ("stages", "reward_funcs", "reward_weights", "max_steps")} == {"flag"}
 
 
-def test_a_recipe_that_replaces_own_rewards_says_so(tmp_path):
-    def mine(completions, **kwargs):
-        return [0.0] * len(completions)
+def mine(completions, **kwargs):
+    return [0.0] * len(completions)
 
-    def notes(inline, text, *argv):
-        path = recipe(tmp_path, text)
-        found = configure(inline, ["--config", path, *CPU, *argv]).notes
-        return [note.finding for note in found if note.name == "reward_funcs"]
 
-    own, five = INLINE | {"reward_funcs": [mine]}, "reward_funcs: [int_reward_func]\n"
-    (note,) = notes(own, five)
-    assert note.endswith("replaces the script's own: mine")
-    assert len(notes(INLINE | {"reward_funcs": ["int_reward_func"]}, "reward_funcs: [judge_reward_func]\n")) == 1
-    assert len(notes(own, f"stages: [{json.dumps(STAGE)}]\n")) == 1
-    for inline, text, argv in [
-        (own, "beta: 0.5\n", ()),
-        (own, five, ("--reward_funcs", "int_reward_func")),  # the user's own words
-        (own | {"reward_funcs": ["int_reward_func"]}, five, ()),
-    ]:
-        assert notes(inline, text, *argv) == []
+def test_the_block_is_shipped_as_it_is_compared():
+    names, _ = registry.by_name(INLINE)
+    assert {key: names.get(key) for key in SHIPPED} == SHIPPED
+
+
+FIVE = "reward_funcs: [int_reward_func]\n"
+STAGES = f"stages: [{json.dumps(STAGE)}]\n"
+REPLACED = [  # an edit of HYPERPARAMETERS, a recipe, flags, and what is said to be replaced by what
+    ({"reward_funcs": [mine]}, FIVE, "", "recipe.yaml replaces the script's own: mine"),
+    ({"reward_funcs": ["int_reward_func"]}, "reward_funcs: [judge_reward_func]\n", "", "own: int_reward_func"),
+    ({"reward_funcs": [mine]}, STAGES, "", "own: mine"),
+    ({"reward_funcs": [mine]}, FIVE, "--reward_funcs int_reward_func", "the flag replaces the script's own: mine"),
+    ({"reward_funcs": [mine]}, "beta: 0.5\n", "", None),
+    ({"reward_funcs": ["int_reward_func"]}, FIVE, "", None),
+    ({}, FIVE, "", None),  # nothing was edited
+    ({"judge": mine}, "judge: null\n", "", "own: mine"),
+    ({"prepare": mine}, "beta: 0.5\n", "--prepare none", "the flag replaces the script's own: mine"),
+    ({"dataset_name": "mine.csv"}, "dataset_name: other.csv\n", "", "own: mine.csv"),
+    ({"dataset_name": [{"question": "1?", "answer": "1"}]}, "", "--dataset_name a.csv", "own: rows of the script"),
+    ({}, "", "--dataset_name a.csv", None),
+    ({"system_prompt": "Mine."}, "system_prompt: null\n", "", "own: Mine."),
+    ({"prompt_format": "think"}, "", "--prompt_format xml", "the flag replaces the script's own: think"),
+    ({"answer_pattern": "hash"}, "answer_pattern: boxed\n", "", "own: hash"),
+]
+
+
+@pytest.mark.parametrize(("edit", "text", "flags", "said"), REPLACED)
+def test_what_replaces_an_edit_of_the_block_is_said(edit, text, flags, said, tmp_path):
+    path = recipe(tmp_path, text or "seed: 1\n")
+    notes = configure(INLINE | edit, ["--config", path, *CPU, *flags.split()]).notes
+    found = [note.finding for note in notes if note.name in SHIPPED]
+    assert len(found) == (said is not None) and all(finding.endswith(said) for finding in found)
 
 
 def test_the_directory_of_your_own_data_names_them(tmp_path):
