@@ -18,6 +18,9 @@ fails if one changes:
     _generate                           test_trainer.py::test_completions_are_all_that_the_model_wrote
     _generate_single_turn               test_rollouts.py::test_rollouts_follow_each_optimizer_step
     _tokenizer                          test_rollouts.py::test_a_cold_policy_completes_as_trl_does
+    _generate_and_score_completions     test_ties.py::test_a_reward_that_says_nothing_moves_no_weight
+    _calculate_rewards                  test_ties.py::test_a_reward_that_says_nothing_moves_no_weight
+    _logs                               test_ties.py::test_a_reward_that_says_nothing_moves_no_weight
     _compute_loss                       test_exactness.py::test_every_loss_type_has_stock_gradients
     _get_per_token_logps_and_entropies  test_exactness.py::test_every_loss_type_has_stock_gradients
     _metrics                            test_exactness.py::test_with_a_reference_model_all_metrics_are_stocks
@@ -42,7 +45,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
-from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, trial
+from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, ties, trial
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
@@ -177,6 +180,59 @@ class LeanGRPOTrainer(GRPOTrainer):
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             return sampling.complete(policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn), None
+
+    # Advantages
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        """Like TRL's, but the advantages of a group whose rewards are equal up to rounding are exactly 0."""
+        calculate, replaced = self._calculate_rewards, vars(self).get("_calculate_rewards")
+        kept: list[torch.Tensor] = []
+
+        def keeping(*args: Any) -> torch.Tensor:
+            kept.append(calculate(*args))  # as a subclass returns them
+            return kept[-1]
+
+        vars(self)["_calculate_rewards"] = keeping
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            del vars(self)["_calculate_rewards"]
+            vars(self).update({"_calculate_rewards": replaced} if replaced else {})
+        self._drop_rounding(output["advantages"], kept[-1])
+        return output
+
+    def _drop_rounding(self, advantages: torch.Tensor, rewards: torch.Tensor) -> None:
+        """Set the advantages of ties to 0, in place and in the log, and the logged measures of their differences.
+
+        Args:
+            advantages: (rows of this process, …).
+            rewards: (rows of all processes, functions), NaN for None.
+        """
+        mode = "train" if self.model.training else "eval"
+        metrics, weights, rows = self._metrics[mode], self.reward_weights, len(rewards)
+        group = cast(int, self.num_generations if self.model.training else self.num_generations_eval)
+        normalizes_first = self.multi_objective_aggregation == "normalize_then_sum"
+        groups = ties.tied(rewards, weights, group, normalizes_first)
+        of_rows = groups.repeat_interleave(group)
+        first = self.accelerator.process_index * len(advantages)
+        advantages[of_rows[first : first + len(advantages)].to(advantages.device)] = 0.0
+        logged: Any = self._logs["advantages"]  # of the last rows
+        for place, is_tied in zip(reversed(range(len(logged))), reversed(of_rows.tolist()), strict=False):
+            if is_tied:
+                logged[place] = 0.0
+        # TRL's share of rows without a difference: in their group, or among all rows where it scales by all
+        if self.scale_rewards == "batch" and not normalizes_first:
+            alike = ties.tied(rewards, weights, rows)
+        else:
+            alike = groups.all() if normalizes_first else groups
+        metrics["frac_reward_zero_std"][-1] = alike.double().mean().item()
+        deviations = {"reward_std": (rewards, weights)} | {
+            f"rewards/{name}/std": (rewards[:, [index]], torch.ones(1))
+            for index, name in enumerate(self.reward_func_names)
+        }
+        for name, columns in deviations.items():
+            if metrics[name][-1] > 0 and ties.tied(*columns, rows):
+                metrics[name][-1] = 0.0
 
     # The training step
 

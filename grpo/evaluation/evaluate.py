@@ -7,7 +7,6 @@
 import contextlib
 import io
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -196,8 +195,8 @@ def add_rewards(
     columns = {f"reward_{name}": values for name, values in scores.items()} | {"reward": []}
     for index, record in enumerate(records):
         record["rewards"] = {name: values[index] for name, values in scores.items()}
-        known = [weights[name] * value for name, value in record["rewards"].items() if value is not None]
-        record["reward"] = math.fsum(known) if known and whole else None
+        known = any(value is not None for value in record["rewards"].values())
+        record["reward"] = registry.weighted_sum(record["rewards"], weights) if known and whole else None
         columns["reward"].append(record["reward"])
     numbers = {key: [value for value in values if value is not None] for key, values in columns.items()}
     return {key: fmean(values) for key, values in numbers.items() if values}

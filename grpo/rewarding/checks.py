@@ -9,6 +9,7 @@ from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.errors import fault_of
 from grpo.core.text import for_rich, short_name
 from grpo.data.checks import Plan
+from grpo.rewarding import registry
 from grpo.rewarding.probe import Tried, Value, perturbed, told
 from grpo.rewarding.registry import penalties
 from rewards import template_parts
@@ -112,13 +113,9 @@ def prefers_wrong(earned: Mapping[str, float]) -> bool:
 def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
     """Return the weighted sum of the working rewards (all, or `names`) for each completion; {} if none works."""
     working: Tried = {name: trial.values[name] for name in names or trial.values if works(trial.values[name])}
-
-    def earned(name: str, kind: str) -> float:
-        value = working[name][kind]
-        return trial.weights[name] * value if isinstance(value, float) else 0.0  # None is no value
-
     kinds = next(iter(working.values()), {})
-    return {kind: sum(earned(name, kind) for name in working) for kind in kinds}
+    columns = {kind: {name: values[kind] for name, values in working.items()} for kind in kinds}
+    return {kind: registry.weighted_sum(values, trial.weights) for kind, values in columns.items()}
 
 
 def matrix(trial: Trial) -> Table:

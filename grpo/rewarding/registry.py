@@ -303,6 +303,17 @@ def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
     return dict(zip(rewards, weights, strict=True))
 
 
+def weighted_sum(values: Mapping[str, Any], weights: Mapping[str, float]) -> float:
+    """Sum rewards by their weights, None as 0, to the seven digits of float32, so that equal sums are equal.
+
+    >>> weighted_sum({"a": 0.1, "b": 0.2}, {"a": 1.0, "b": 1.0}) == weighted_sum({"a": 0.3, "b": None}, {"a": 1.0})
+    True
+    """
+    summands = [weights[name] * value for name, value in values.items() if value is not None]
+    largest = max(map(abs, summands), default=0.0)
+    return round(math.fsum(summands), 6 - math.floor(math.log10(largest))) if largest else 0.0
+
+
 def needs_answer(reward: RewardFunc, task: Task) -> bool:
     """True if a reward needs gold answers, by its parameters or through the lenient rule."""
     asked = inspect.signature(reward).parameters.get("answer")

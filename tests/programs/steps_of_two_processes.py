@@ -7,7 +7,7 @@ import os
 import sys
 
 import torch
-from helpers_trainer import Spoil, no_group_lives, trained, watched
+from helpers_trainer import Spoil, seven_tenths, trained, watched
 from peft import LoraConfig
 from trl import GRPOTrainer
 
@@ -30,7 +30,7 @@ CASES = {
     "reference": {"loss_type": "grpo", "beta": 0.1, "gradient_checkpointing": True},
     "adapter": {"peft": LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)},
     "mostly dead": {"reward": one_process_lives},
-    "all dead": {"reward": no_group_lives},
+    "all dead": {"reward": seven_tenths},
     "bf16": {"bf16": True},
     # their means are those of a micro-batch, so that one process has others
     "bnpo": {"loss_type": "bnpo"},

@@ -51,6 +51,21 @@ def test_the_matrix_has_every_reward_and_their_sum(capsys):
     assert f"IndexError: list index out of range (test_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
 
 
+def test_sums_that_differ_by_rounding_earn_the_same():
+    """A right answer earns 0.1 and 0.2, a wrong one 0.3 and 0: in Python the first sum is larger."""
+
+    def paying(right, wrong):
+        def reward(completions, **kwargs):
+            return [
+                right if ">9<" in "".join(completion[0]["content"].split()) else wrong for completion in completions
+            ]
+
+        return reward
+
+    found = checked({"one": paying(0.1, 0.3), "other": paying(0.2, 0.0)})
+    assert "they all earn the same" in found["all rewards"].remedy
+
+
 def of_json(completions, **kwargs):
     return [json.loads("{") for _ in completions]
 

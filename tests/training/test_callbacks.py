@@ -100,6 +100,20 @@ def test_weights_that_no_step_moves_are_named(tiny_model, tmp_path):
     assert alarms(tmp_path)["weights_unchanged"]["step"] == 5
 
 
+def test_a_reward_of_one_value_raises_alarms(tiny_model, tmp_path):
+    """Also of 0.7, whose float32 mean differs from it."""
+
+    def constant(completions, **kwargs):
+        return [-0.7] * len(completions)
+
+    trainer, _ = watched(tiny_model, tmp_path, max_steps=20, reward=[constant])
+    trainer.train()
+    found = alarms(tmp_path)
+    assert found["zero_variance"]["step"] == 3 and "earned the same" in found["zero_variance"]["message"]
+    assert "has been -0.7 for every completion" in found["dead_reward"]["message"]
+    assert found["weights_unchanged"]["step"] == 5
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
     """The run's judge says so."""
