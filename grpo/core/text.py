@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 # The folders of an absolute path. A quoted path may contain blanks; "</a/b", "$HOME/a" and the like are not paths
 FOLDERS = re.compile(r"""(?<=["'])/(?:[^"'/\\\n]+/)+|(?:(?<=\\n)|(?<![\w.:/<~+})\]*]))/(?:[\w.@+-]+/)+(?=[\w.@+-])""")
@@ -24,6 +25,16 @@ def shorten(text: str, length: int = 20) -> str:
     """
     text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """List names, such as those of columns: at most so many, each cut to 40 characters.
+
+    >>> listed(["question", "answer"]), listed(["a", "b", "c"], 2)
+    ('question, answer', 'a, b and 1 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shorten(name, 40) for name in names[:most]) + more
 
 
 def short_name(reward: str) -> str:

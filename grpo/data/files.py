@@ -1,5 +1,6 @@
 """Read rows from a file without changing cells: JSON of any shape, CSV of any separator, parquet; also compressed."""
 
+import ast
 import csv
 import io
 import json
@@ -17,11 +18,13 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.processes import say
+from grpo.data.encodings import readings
 from grpo.task.gold import Written
 
 Row: TypeAlias = dict[str, Any]
 Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice is taken
 
+LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
 
@@ -52,20 +55,36 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
     """Read a text file in the encoding that its first bytes show: UTF-8, UTF-16 or UTF-32.
 
     Args:
-        may_be_latin: read a file without any valid non-ASCII UTF-8 as Windows-1252 (as Latin-1), with a note.
+        may_be_latin: read a file that fits no other encoding as Windows-1252 (as Latin-1), with a note.
     """
     content = _content(path)
     encoding = json.detect_encoding(content)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        if not may_be_latin or encoding != "utf-8" or not content.decode(errors="ignore").isascii():
-            line = content.count(b"\n", 0, error.start) + 1
-            command = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8{ending(path)}"
-            raise ValueError(f"line {line}: {error}; save it as UTF-8, such as with `{command}`") from None
-    remedy = "if letters are wrong, save it as UTF-8"
-    say(f"note: {path.name} is not UTF-8, and was read as Windows-1252 (Latin-1); {remedy}")
-    return content.decode("cp1252", errors="replace")
+        line = content.count(b"\n", 0, error.start) + 1
+        where = f"line {line}: {error}"
+    likely = readings(content) if encoding == "utf-8" else []
+    if not likely or (likely[0][0] == "cp1252" and not content.decode(errors="ignore").isascii()):
+        raise ValueError(f"{where}; other parts are {encoding.upper()}: correct this one")  # recoding would break them
+    name, piece = likely[0]
+    if may_be_latin and name == "cp1252":
+        remedy = "if letters are wrong, save it as UTF-8"
+        say(f'note: {path.name} is not UTF-8, and was read as Windows-1252 (Latin-1), such as "{piece}"; {remedy}')
+        return content.decode("cp1252", errors="replace")
+    shown = ", ".join(f'"{piece}" as {name}' for name, piece in likely)
+    command = f"iconv -f {name.replace('_', '-')} -t utf-8 > utf8{ending(path)}"
+    raise ValueError(
+        f"{where}; it reads {shown}: save it as UTF-8, with the encoding whose text is right, such as with "
+        f"`{_piped(path, command)}`"
+    )
+
+
+def _piped(path: Path, command: str) -> str:
+    """Return a command line that gives the content of a file, unpacked, to a command."""
+    unpack = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".xz": "xz -dc", ".zst": "zstd -dc", ".zip": "unzip -p"}
+    tool, file = unpack.get(path.suffix.lower()), shlex.quote(str(path))
+    return f"{tool} {file} | {command}" if tool else f"{command} < {file}"
 
 
 def _read_parquet(path: Path) -> Splits:
@@ -90,9 +109,10 @@ def _read_json(path: Path) -> Splits:
     except RecursionError:
         raise ValueError("it is nested too deeply; use one object for each question") from None
     except json.JSONDecodeError as error:
-        broken = _broken_line(text) if ending(path) == ".jsonl" else None
+        broken = _broken_line(text) if ending(path) in LINES else None
         line, reason, column = broken or (error.lineno, error.msg, error.colno)
-        raise ValueError(f"line {line} is broken JSON ({reason}: character {column})") from None
+        where = f"line {line} is broken JSON ({reason}: character {column})"
+        raise ValueError(where + _remedy(path, text, text.split("\n")[line - 1])) from None
     if len(values) == 1 and isinstance(values[0], dict):
         return _splits_of(values[0])
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
@@ -148,6 +168,29 @@ def _broken_line(text: str) -> tuple[int, str, int] | None:
     return None
 
 
+def _remedy(path: Path, text: str, line: str) -> str:
+    """Return a command that makes JSON of rows that are Python's or end in commas; "" for other faults."""
+    row, output = line.strip().removesuffix(","), f"rows{ending(path)}"
+    if ending(path) in LINES and _is_read(json.loads, row):
+        command = _piped(path, f"sed 's/,[[:space:]]*$//' > {output}")
+        return f"; remove the commas at the ends of lines: `{command}`"
+    if ending(path) in LINES and _is_read(ast.literal_eval, row):
+        code = "[print(json.dumps(ast.literal_eval(row.strip().rstrip(',')))) for row in sys.stdin if row.strip()]"
+    elif _is_read(ast.literal_eval, text.strip()):
+        code = "print(json.dumps(ast.literal_eval(sys.stdin.read().strip())))"
+    else:
+        return ""
+    command = _piped(path, f'python -c "import ast, json, sys; {code}" > {output}')
+    return f"; it is written as Python: write it as JSON, such as with `{command}`"
+
+
+def _is_read(read: Callable[[str], Any], text: str) -> bool:
+    try:
+        return isinstance(read(text), dict | list)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return False
+
+
 # --- CSV ----------------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +229,7 @@ def distinct(names: list[str]) -> list[str]:
 
 
 READERS: dict[str, Callable[[Path], Splits]] = {  # by ending
-    ".jsonl": _read_json,
+    **dict.fromkeys(LINES, _read_json),
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": _read_csv,

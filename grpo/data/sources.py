@@ -4,6 +4,7 @@ Rows are dictionaries with the cells of the source. No type is inferred from a c
 """
 
 import datetime
+import glob
 import json
 import os
 import re
@@ -17,10 +18,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, Value
+from datasets.data_files import FILES_TO_IGNORE
 from datasets.exceptions import DatasetGenerationError
 
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY
+from grpo.core.text import counted, listed, shorten
 from grpo.data.files import READERS, Row, Splits, distinct, ending, read_file
 from grpo.task.gold import Label, Written
 
@@ -50,7 +53,8 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
         splits = _read(source, config) if isinstance(source, str) else _from_memory(source)
     except Exception as error:  # libraries may raise anything for a broken file
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None  # datasets hides it
-        raise UserError(f"{setting}: {name!r} cannot be read: {cause or error}") from error
+        reason = str(cause or error)
+        raise UserError(f"{setting}: {name!r} cannot be read: {reason[:1500]}{'…' * (len(reason) > 1500)}") from error
     if not any(map(len, splits.values())):
         raise UserError(f"{setting}: {name!r} holds no rows; use one row for each question")
     return splits
@@ -62,15 +66,14 @@ def take_split(splits: Splits, spec: str, setting: str = "dataset_split", limit:
     Args:
         limit: take at most this many, from the start.
     """
-    sizes = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in splits.items())
+    sizes = listed([f"{name} ({len(rows)} rows)" for name, rows in splits.items()])
     try:
         parts = datasets.ReadInstruction.from_spec(spec).to_absolute(
             {name: len(rows) for name, rows in splits.items()}
         )
     except (ValueError, AssertionError) as error:
-        raise UserError(
-            f"{setting}: {spec!r} cannot be used ({error}); available: {sizes}; a slice is written train[:1000]"
-        ) from None
+        reason = f"{spec!r} cannot be used ({shorten(str(error), 200)})"
+        raise UserError(f"{setting}: {reason}; available: {sizes}; a slice is written train[:1000]") from None
     rows = [row for part in parts for row in _slice(splits[part.splitname], range(part.from_, part.to)[:limit])]
     if not rows:
         raise UserError(f"{setting}: {spec!r} holds no rows; use some of {sizes}")
@@ -198,8 +201,9 @@ def _read(name: str, config: str | None) -> Splits:
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
-        inferred = any(ending(file) in (".json", ".jsonl", ".csv", ".tsv") for file in path.rglob("*"))
-        return _as_written(str(path), config) if inferred else datasets.load_dataset(str(path), config)
+        return _as_written(str(path), config)
+    if not os.path.exists(path):
+        _check_single(name)
     if os.path.exists(path) or ending(path) in READERS:
         return read_file(path)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
@@ -214,11 +218,49 @@ def _read(name: str, config: str | None) -> Splits:
         raise ValueError(f"{error}; {remedy}") from error
 
 
+def _check_single(name: str) -> None:
+    """Raise ValueError if a name that does not exist means several files."""
+    whole = "a directory, of which all files are read"
+    if glob.has_magic(name):
+        fits = counted(len(glob.glob(os.path.expanduser(name), recursive=True)), "file")
+        raise ValueError(f"it is a pattern, which fits {fits}; name one file, or {whole}")
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and any(os.path.exists(os.path.expanduser(part)) for part in parts):
+        raise ValueError(f"it names {len(parts)} files; name one, or put them in {whole}")
+
+
 def _as_written(name: str, config: str | None) -> Splits:
     """Load a directory or a data set on the Hub; read JSON and CSV with `read_file`, which keeps cells."""
-    builder = datasets.load_dataset_builder(name, config)  # the card may list files that do not exist
+    try:
+        builder = datasets.load_dataset_builder(name, config)  # the card may list files that do not exist
+    except ValueError as error:
+        if "same data file format" not in str(error):
+            raise
+        raise ValueError("its splits are files of several kinds; write all of them as one kind") from error
+    if os.path.isdir(name):
+        _check_all_read(Path(name), builder.config.data_files or {})
     if builder.info.builder_name not in INFERRED:
         return datasets.load_dataset(name, config)
     files = datasets.DownloadManager().download(builder.config.data_files)
     tables = {split: [read_file(Path(file)).values() for file in files[split]] for split in files}
     return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}
+
+
+def _check_all_read(directory: Path, files: Mapping[Any, Iterable[str]]) -> None:
+    """Raise ValueError if `datasets` would skip files with rows: of another kind, or without a split's name."""
+    card = directory / "README.md"
+    if card.exists() and re.search("^configs:", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
+        return  # it chooses the files
+    read = {Path(file).resolve() for split in files.values() for file in split}
+    skipped = [
+        str(file.relative_to(directory))
+        for file in sorted(directory.rglob("*"))
+        if ending(file) in (*READERS, ".arrow") and file.name not in FILES_TO_IGNORE and file.resolve() not in read
+    ]
+    skipped = [file for file in skipped if not re.search(r"(^|/)(\.|__)", file) and (directory / file).is_file()]
+    if skipped:
+        one = next(iter(sorted(read)), directory).name
+        raise ValueError(
+            f"{one} would be read, but {listed(skipped, 3)} would not; name one file, or keep files of one kind, "
+            "named by their splits (train, test) or all without"
+        )

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import pickle
+import re
 import subprocess
 from decimal import Decimal
 from pathlib import Path
@@ -46,7 +47,9 @@ def clone(directory):
 FRAME = pd.DataFrame(ROWS)
 WRITERS = {
     "r.jsonl": lambda path: path.write_text(LINES),
-    "odd [1]* name.jsonl": lambda path: path.write_text(LINES),
+    "r.ndjson": lambda path: path.write_text(LINES),
+    "r.jsonlines.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
+    "odd [1]*, name.jsonl": lambda path: path.write_text(LINES),
     "windows.jsonl": lambda path: path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),
     "r.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
     "r.jsonl.zst": lambda path: write_zst(path, b"\xef\xbb\xbf" + LINES.encode()),
@@ -99,18 +102,72 @@ def test_one_object_may_hold_several_splits():
     assert splits["train"] == ROWS and splits["test"] == ROWS[:2]
 
 
-def test_a_csv_file_that_is_not_utf8_is_read_with_a_note(capsys):
+def test_a_csv_file_in_latin1_is_read_with_a_note(capsys):
     Path("old.csv").write_bytes("question,answer\nGr\u00f6\u00dfe?,\u20ac 4\n".encode("cp1252"))
     assert rows_of("old.csv") == [{"question": "Gr\u00f6\u00dfe?", "answer": "\u20ac 4"}]
-    assert "note: old.csv is not UTF-8, and was read as Windows-1252 (Latin-1)" in capsys.readouterr().out
+    note = 'note: old.csv is not UTF-8, and was read as Windows-1252 (Latin-1), such as "Gr\u00f6\u00dfe"; '
+    assert note in capsys.readouterr().out
 
 
-def test_a_json_file_that_is_not_utf8_names_the_command_that_makes_it_so():
-    Path("old ones.jsonl").write_bytes('{"question": "Gr\u00f6\u00dfe?"}\n'.encode("latin-1"))
-    with pytest.raises(UserError, match=r"line 1: .*save it as UTF-8") as caught:
-        sources.load_source("old ones.jsonl")
-    subprocess.run(str(caught.value).split("`")[1], shell=True, check=True)
-    assert rows_of("utf8.jsonl") == [{"question": "Gr\u00f6\u00dfe?"}]
+TEXTS = {  # encodings of files, and questions as people write them there
+    "gbk": "小明有几个苹果？",
+    "gb18030": "小明有3个苹果，吃了2个",
+    "big5": "小明有幾個蘋果？",
+    "cp932": "太郎はりんごをいくつ持っていますか",
+    "euc_jp": "太郎はりんごをいくつ持っていますか",
+    "cp949": "철수는 사과를 몇 개 가지고 있습니까",
+    "cp1251": "Сколько яблок у Маши?",
+    "koi8_r": "Сколько яблок у Маши?",
+    "cp1253": "Πόσα μήλα έχει;",
+    "cp1252": "Wie groß ist die Säule, in Metern?",
+}
+
+
+def run_remedy(error):
+    """Run the command that an error names, as it is typed."""
+    subprocess.run(str(error.value).split("`")[1], shell=True, check=True)
+
+
+@pytest.mark.parametrize("name", ["old ones.jsonl", "r.json.gz", "r.csv"])
+@pytest.mark.parametrize("encoding", TEXTS)
+def test_a_file_that_is_not_utf8_names_the_command(encoding, name):
+    """As it is typed; and no text of another script passes as Western European."""
+    row = {"question": f"{TEXTS[encoding]} Dan counted 35.", "answer": "4"}
+    text = f"question,answer\n{row['question']},4\n" if "csv" in name else json.dumps(row, ensure_ascii=False)
+    if (encoding, name) == ("cp1252", "r.csv"):
+        return  # read, with a note
+    row["question"] = row["question"].replace(", in", "") if "csv" in name else row["question"]
+    content = text.encode(encoding)
+    Path(name).write_bytes(gzip.compress(content) if "gz" in name else content)
+    with pytest.raises(UserError, match=r"line \d: .* it reads \".*save it as UTF-8") as caught:
+        sources.load_source(name)
+    assert next(word for word in re.findall(r"\w+", TEXTS[encoding]) if not word.isascii())[:4] in str(caught.value)
+    run_remedy(caught)
+    assert rows_of(next(Path().glob("utf8.*")).name) == [row]
+
+
+COMMAS = "".join(json.dumps(row) + ",\n" for row in ROWS)
+PYTHON = "".join(f"{row | {'level': None}}\n" for row in ROWS)
+IN_PYTHON = [row | {"level": None} for row in ROWS]
+NOT_JSON = {  # what people take for JSON, and its rows
+    "commas.jsonl": (COMMAS, ROWS),
+    "commas.ndjson": (COMMAS.replace("\n", "  \r\n"), ROWS),
+    "in a python.jsonl": (PYTHON, IN_PYTHON),
+    "python.jsonl.gz": (PYTHON.replace("}\n", "},\n\n"), IN_PYTHON),
+    "inner.jsonl": (PYTHON.replace("}\n", ",}\n"), IN_PYTHON),
+    "python.json": (str(IN_PYTHON), IN_PYTHON),
+    "trailing.json": (json.dumps(ROWS, indent=1).replace("}\n]", "},\n]"), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_rows_that_are_nearly_json_name_the_command(name):
+    text, rows = NOT_JSON[name]
+    Path(name).write_bytes(gzip.compress(text.encode()) if "gz" in name else text.encode())
+    with pytest.raises(UserError, match=r"line \d+ is broken JSON \(.*`") as caught:
+        sources.load_source(name)
+    run_remedy(caught)
+    assert rows_of(next(Path().glob("rows.*")).name) == rows
 
 
 def test_rows_in_memory_are_a_source():
@@ -277,6 +334,7 @@ BROKEN = {  # the file, and where or why it cannot be read
     "last.jsonl": (b'{"question": "a"}\n\n{"question', "line 3"),
     "middle.jsonl": (b'{"q": "a"}\n{"q":\n{"q": "b"}\n', "line 2"),
     "latin.jsonl": (b'{"a": 1}\n{"question": "caf\xe9 1", "answer": 1}\n', "line 2: 'utf-8' codec"),
+    "both.jsonl": ('{"a": "\u00e9"}\n'.encode() + b'{"a": "\xe9 1"}\n', "other parts are UTF-8: correct this one"),
     "half.csv": (b"\xff\xfeq\x00\n", "line 1: 'utf-16"),
     "both.csv": ("question,answer\n\u00e9,1\n".encode() + b"\xe9,1\n", "line 3: 'utf-8' codec"),
     "texts.json": (b'["a", "b"]', 'row 1 is "a"; write an object such as'),
@@ -306,6 +364,76 @@ def test_a_broken_file_is_named_with_the_place(name):
     assert repr(name) in str(caught.value) and where in str(caught.value)
 
 
+PAIRS = [  # files of a directory, of which `datasets` would read some
+    ("a.jsonl", "b.csv"),
+    ("train.jsonl", "more.jsonl"),
+    ("data/a.csv", "data/b.json.gz"),
+    ("a.jsonl", "b.jsonl", "c.parquet"),
+]
+TOGETHER = [("a.jsonl", "b.json", "c.ndjson.gz"), ("a.csv", "b.tsv"), ("train.csv", "test.csv"),
+            ("a.jsonl", "dataset_info.json", ".hidden/b.csv", "notes.txt")]  # fmt: skip
+
+
+@pytest.fixture
+def folder():
+    """A directory with these files, of two rows each."""
+
+    def make(names):
+        for path in (Path("folder", name) for name in names):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kind = next((kind for kind in ("json", "parquet") if kind in path.name), "csv")
+            frame, rest = FRAME[:2], {"index": False} if kind != "json" else {"orient": "records", "lines": True}
+            if path.suffix == ".tsv":
+                rest["sep"] = "\t"
+            getattr(frame, f"to_{kind}")(path, **rest)
+        return Path("folder")
+
+    return make
+
+
+@pytest.mark.parametrize("names", PAIRS)
+def test_a_file_that_would_be_skipped_is_named(names, folder):
+    with pytest.raises(UserError, match=r"'folder' .* would be read, but .* would not; name one file") as caught:
+        sources.load_source(str(folder(names)))
+    assert Path(names[0]).name in str(caught.value) and Path(names[-1]).name in str(caught.value)
+
+
+def test_splits_of_several_kinds_are_refused(folder):
+    with pytest.raises(UserError, match="its splits are files of several kinds; write all of them as one"):
+        sources.load_source(str(folder(["train.parquet", "test.csv"])))
+
+
+@pytest.mark.parametrize("names", TOGETHER)
+def test_files_of_one_kind_are_all_read(names, folder):
+    counted = sum(len(rows) for rows in sources.load_source(str(folder(names))).values())
+    assert counted == 2 * sum("hidden" not in name and "info" not in name and "notes" not in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("folder/*.jsonl", "it is a pattern, which fits 2 files; name one file, or a directory"),
+        ("none/**.csv", "it is a pattern, which fits 0 files"),
+        ("folder/a.jsonl,folder/b.jsonl", "it names 2 files; name one, or put them in a directory"),
+        ("folder/a.jsonl, missing.csv", "it names 2 files"),
+    ],
+)
+def test_several_files_in_one_name_are_refused_as_such(name, says, folder):
+    folder(["a.jsonl", "b.jsonl"])
+    with pytest.raises(UserError, match=re.escape(says)):
+        sources.load_source(name)
+
+
+def test_long_reasons_and_many_splits_are_cut(monkeypatch):
+    monkeypatch.setattr(sources, "_read", lambda *given: (_ for _ in ()).throw(ValueError("why " * 2000)))
+    with pytest.raises(UserError) as caught:
+        sources.load_source("r.jsonl")
+    assert len(str(caught.value)) < 1600
+    with pytest.raises(UserError, match="and 80 more") as caught:
+        sources.take_split({f"split{number}": ROWS for number in range(100)}, "train")
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("name", ["missing.jsonl.gz", "./missing", "a/b/c"])
 def test_missing_paths_are_not_looked_for_on_the_hub(name):
     with pytest.raises(UserError, match=f"eval_dataset_name: '{name}' .*does not exist"):
@@ -322,7 +450,7 @@ def test_the_hub_is_asked_for_a_configuration(monkeypatch):
         return DatasetDict(train=Dataset.from_list(ROWS))
 
     monkeypatch.setattr(sources.datasets, "load_dataset", load)
-    Path("clone").mkdir()  # as `git clone` leaves it: the Hub's configurations are its own, too
+    clone(Path("clone"))  # the Hub's configurations are its own, too
     for name, setting in (("openai/gsm8k:socratic", "main"), ("openai/other", "main"), ("clone:main", None)):
         sources.load_source(name, setting)
     assert asked == [("openai/gsm8k", "socratic"), ("openai/other", "main"), ("clone", "main")]
