@@ -5,11 +5,19 @@
 Copy one and change it for rows of your own; other columns that it returns are passed to the rewards.
 """
 
+from grpo.data.files import parsed
+
+LETTERS = "ABCDEFGHIJ"
+
 
 def from_mmlu(row):
-    """Read {question, choices: [text, …], answer: index}."""
-    choices = "\n".join(f"{letter}. {text}" for letter, text in zip("ABCDEFGHIJ", row["choices"], strict=False))
-    return {"question": f"{row['question']}\n{choices}", "answer": "ABCDEFGHIJ"[row["answer"]]}
+    """Read {question, choices (or options): [text, …], answer: index or letter}, or choices in columns A, B, C, …."""
+    choices = row.get("choices") or row.get("options") or [row[letter] for letter in LETTERS if row.get(letter)]
+    choices = parsed(choices) if isinstance(choices, str) else choices  # a CSV file has lists as text
+    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False))
+    answer = row["answer"]
+    letter = LETTERS[int(answer)] if isinstance(answer, int) or answer.strip().isdigit() else answer.strip().upper()
+    return {"question": f"{row['question']}\n{listed}", "answer": letter}
 
 
 def from_alpaca(row):
@@ -22,10 +30,19 @@ def from_verl(row):
     return {"question": row["prompt"], "answer": row["reward_model"]["ground_truth"], "source": row.get("data_source")}
 
 
+def from_prompt_completion(row):
+    """Read TRL's {prompt, completion}: texts or messages, of which the completion's last one is the answer."""
+    answer = row["completion"]
+    if isinstance(answer, str) and answer.startswith("[{"):  # a CSV file has lists as text
+        answer = parsed(answer)
+    return {"question": row["prompt"], "answer": answer if isinstance(answer, str) else answer[-1]["content"]}
+
+
 def from_sharegpt(row):
     """Read {conversations: [{from, value}, …]} or {messages: [{role, content}, …]}; the last message is the answer."""
     roles = {"human": "user", "gpt": "assistant"}
     turns = row.get("conversations") or row["messages"]
+    turns = parsed(turns) if isinstance(turns, str) else turns  # a CSV file has lists as text
     said = [(turn.get("from") or turn["role"], turn.get("value") or turn.get("content") or "") for turn in turns]
     *asked, last = [{"role": roles.get(role, role), "content": text} for role, text in said]
     if last["role"] != "assistant":  # without an answer

@@ -75,6 +75,25 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if stays(c) else repr(c)[1:-1] for c in text)
 
 
+# Characters that no font shows. Joiners and variation selectors belong to words and emoji, after signs beyond ASCII
+_HIDDEN = re.compile(
+    "[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb]"
+    "|(?<![^\0-\x7f])[\u200c\u200d\U000e0001-\U000e01ef]|[\u200c\u200d](?![^\0-\x7f])"
+    "|(?<![^\0-\x7f])[\ufe00-\ufe0f](?!\u20e3)"
+)
+_SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+
+
+def visible(text: str) -> str:
+    r"""Return a text without characters that nobody sees, and with plain spaces, as a model would write it.
+
+    >>> visible("\ufeff72\u200b"), visible("San\xa0Francisco"), visible("می\u200cخواهم")
+    ('72', 'San Francisco', 'می\u200cخواهم')
+    """
+    return text if text.isascii() and text.isprintable() else _SPACES.sub(" ", _HIDDEN.sub("", text))
+
+
 def for_rich(text: str) -> str:
     """Escape rich's markup and control characters in a text of a model, a user or a file."""
     from rich.markup import escape  # imported late, so that commands start fast

@@ -13,15 +13,18 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.settings import Config
-from grpo.core.text import counted, short_name, shorten
+from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.dataset import Data
+from grpo.data.remedies import PREPARE, reader_of
 from grpo.task import formulas, prompts
 from grpo.task.answers import kind_of
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-PARTS = ("choices", "options", "input", "context", "passage")  # columns that usually belong to the question
+PARTS = ("choices", "options", "input", "context", "passage")  # columns that usually belong to the question …
+# … and series of them: A, B, C, D; option1, option2; answerA, answerB
+OPTION = re.compile(r"(|option|choice|opt?|ending|sol|candidate|answer)[ _-]?([a-j]|[0-9])", re.IGNORECASE)
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 
 
@@ -69,8 +72,8 @@ def about_rows(plan: Plan) -> Iterator[Check]:
         finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
         remedies.append(f"put {mark} in all gold answers, or in none")
     yield warn_if(remedies, "schema", finding, "; ".join(remedies))
-    if data.reserved:
-        yield Check("ok", "columns", f"dropped {', '.join(data.reserved)}: TRL uses these names")
+    if reserved := [name for name in data.reserved if name not in data.media]:
+        yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
     if config.script.eval_only:
         return
     steps = config.geometry.steps_per_epoch(rows)
@@ -152,10 +155,17 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding += f", answers as {task.perfect('…', '72').split('…')[-1].strip()}"
     if task.prompt.prefill:
         finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
-    if hidden := _hidden_parts(plan.data):
-        finding = f"the prompts do not show the column {hidden}, which questions usually need"
-        remedy = "write a `prepare` that adds it, such as those in examples/rows.py (docs/your-own-task.md)"
+    if hidden := _hidden_parts(plan):
+        finding = f"the prompts do not show the column{'s' * (len(hidden) > 1)} {listed(hidden)}, which questions "
+        finding += "usually need"
+        remedy = "write a `prepare` that adds them, such as those in examples/rows.py (docs/your-own-task.md)"
+        reader = (
+            "" if task.prepare or script.question_column != "question" else reader_of(plan.data.train.column_names)
+        )
+        if reader:
+            remedy = f"use {PREPARE.format(reader)}, which adds them"
         yield Check("warning", "prompts", finding, remedy)
+    yield from _about_media(plan.data)
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield warn_if(cannot, "prompts", finding, remedy)
@@ -174,16 +184,38 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         yield Check("warning", "prefilled", finding, remedy)
 
 
-def _hidden_parts(data: Data) -> str:
-    """Return the first column of PARTS that the prompts do not show, or ""."""
-    for row in data.train.select(range(min(len(data.train), 100))):
+def _about_media(data: Data) -> Iterator[Check]:
+    """Refuse questions about images; warn of images without such questions, and of such questions alone."""
+    finding = f"{counted(len(data.placeholders), 'question')} with {data.placeholders[0]}" if data.placeholders else ""
+    finding += " and " * bool(data.placeholders and data.media) + f"the column {listed(data.media)}" * bool(data.media)
+    finding += ": the model gets text only"
+    remedy = "keep the rows that can be answered without, in a `prepare` (docs/your-own-task.md)"
+    if data.placeholders or data.media:
+        yield Check("error" if data.placeholders and data.media else "warning", "images", finding, remedy)
+
+
+def _hidden_parts(plan: Plan) -> list[str]:
+    """Return the first column of PARTS, or series of options, that the prompts do not show; [] if they show all."""
+    rows, script = plan.data.train, plan.config.script
+    columns = [name for name in rows.column_names if name not in (script.question_column, script.answer_column)]
+    series: dict[str, dict[str, str]] = {}
+    for name in columns:
+        if option := OPTION.fullmatch(name):
+            series.setdefault(option[1].lower(), {})[option[2].lower()] = name
+    parts = [[name] for name in columns if name.lower() in PARTS]
+    for stem, of_series in series.items():
+        counts = [] if stem in ("", "answer") else [("0", "1"), ("1", "2")]  # 1 and 2 alone may be anything
+        if any(set(first) <= of_series.keys() for first in [("a", "b"), *counts]):
+            parts.append(list(of_series.values()))
+    for row in rows.select(range(min(len(rows), 100))):
         prompt = row["prompt"]
         text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
-        for name in PARTS:
-            parts = row[name] if isinstance(row.get(name), list) else [row.get(name) or ""]
-            if not any(str(part) in text for part in parts):
-                return name
-    return ""
+        text = " ".join(text.split())
+        for names in parts:
+            cells = [cell for name in names for cell in (row[name] if isinstance(row[name], list) else [row[name]])]
+            if not all(" ".join(str(cell).split()) in text for cell in cells if cell is not None):
+                return names
+    return []
 
 
 def about_lengths(plan: Plan) -> Iterator[Check]:

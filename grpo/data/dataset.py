@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError, fault_of, one_line
 from grpo.core.settings import Config
-from grpo.core.text import counted
-from grpo.data.files import Row, Splits
+from grpo.core.text import counted, listed, visible
+from grpo.data.files import Row, Splits, parsed
 from grpo.data.remedies import check_columns, why_none
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.answers import same_answer
@@ -37,6 +38,10 @@ RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
+TALK = re.compile(r"""\s*\[\s*\{\s*['"](?:role['"]\s*:|content['"]\s*:.*['"]role['"]\s*:).*\}\s*\]\s*$""", re.DOTALL)
+# What stands for an image in the questions of vision models
+PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|audio|vision)\w*\|>")
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
 REASONING = "__reasoning"  # a temporary column: the gold solution without its answer
 
 
@@ -64,6 +69,8 @@ class Data:
     too_long: int
     reasoning: list[str]  # text before the answer in the first thousand gold solutions
     reserved: list[str]  # columns dropped because TRL uses their names
+    media: list[str]  # columns with images, videos or sound, which the model does not get
+    placeholders: list[str]  # of the questions with one, `<image>` or the like
     conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
 
     @property
@@ -122,6 +129,7 @@ def load_data(
             raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
     tables: dict[str, Dataset] = {}
     readings = []
+    media: dict[str, None] = {}
     columns = {script.question_column, script.answer_column}
     for kind, table in (("training", training), ("evaluation", evaluation)):
         tables[kind] = Dataset.from_dict({})
@@ -133,6 +141,7 @@ def load_data(
             if task.prepare:
                 table = prepared(table, task.prepare, label)
             columns.update(columns_of(table))
+            media |= {name: None for name in MEDIA for row in table if row.get(name)}
             tables[kind], reading = make_prompts(
                 table, task, needs_gold, script.question_column, script.answer_column, label
             )
@@ -163,6 +172,13 @@ def load_data(
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
         reserved=[name for name in RESERVED if name in columns - {script.question_column, script.answer_column}],
+        media=[name for name in media if name not in (script.question_column, script.answer_column)],
+        placeholders=[
+            found[0]
+            for rows in (kept, held_out)
+            for question in rows["question"][:]
+            if (found := PLACEHOLDER.search(question))
+        ],
         conflicts=conflicts(tables["training"]),
     )
 
@@ -215,7 +231,7 @@ def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: s
         try:
             result = prepare(missing | row)
         except (Exception, SystemExit) as error:  # a user's function may raise anything
-            raise UserError(f"{where}: {fault_of(error)}; the row has {', '.join(row)}") from error
+            raise UserError(f"{where}: {fault_of(error)}; the row has {listed(list(row))}") from error
         if result is None:
             continue
         if not isinstance(result, Mapping) or "question" not in result:
@@ -289,7 +305,15 @@ def make_prompts(
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
-    """Return the question in a cell: text, or a conversation up to the user's last message; "" without one."""
+    """Return the question in a cell: text, or a conversation up to the user's last message; "" without one.
+
+    A CSV file has a conversation as text.
+    """
+    if isinstance(cell, str) and TALK.match(cell):
+        try:
+            cell = parsed(cell)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}; write the messages as a list") from None
     if not isinstance(cell, list) or not cell:
         return cell if isinstance(cell, str) else ""
     for message in cell:
@@ -304,8 +328,8 @@ def _question(cell: Any, where: str) -> str | list[Message]:
 
 
 def canonical(question: str) -> str:
-    """Return a question without differences in spaces and letter case."""
-    return " ".join(question.split()).casefold()
+    """Return a question without differences in spaces, invisible characters and letter case."""
+    return " ".join(visible(question).split()).casefold()
 
 
 def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:

@@ -18,6 +18,7 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.processes import say
+from grpo.core.text import visible
 from grpo.data.encodings import readings
 from grpo.task.gold import Written
 
@@ -158,6 +159,25 @@ def decimal(text: str) -> float:
     return float(text) if text == repr(float(text)) else Written(text)
 
 
+def parsed(text: str) -> Any:
+    """Parse a cell of a CSV file that is a list or an object: JSON, or what Python writes for it.
+
+    Raises:
+        ValueError: it is neither, such as what NumPy writes for an array.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        value = None
+    if str(value) != text.strip():  # ['a' 'b'] would be ['ab']
+        raise ValueError(f"{text[:60]!r} is not a list or an object in JSON")
+    return value
+
+
 def _broken_line(text: str) -> tuple[int, str, int] | None:
     """Describe the first line of a .jsonl file that is not JSON: its number, the reason and the character."""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -207,7 +227,7 @@ def _read_csv(path: Path) -> Splits:
         names = next(reader, [])
         while names and not names[-1].strip():
             names.pop()
-        names = distinct([name.strip() or f"Unnamed: {index}" for index, name in enumerate(names)])
+        names = distinct([visible(name).strip() or f"Unnamed: {index}" for index, name in enumerate(names)])
         for cells in reader:
             if any(cells[len(names) :]):
                 raise csv.Error(

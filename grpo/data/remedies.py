@@ -1,10 +1,13 @@
 """Errors about unusable rows, each with a fix that can be typed as it is."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpo.core.errors import UserError
+from grpo.core.text import listed
 from grpo.data.files import Row
 from grpo.task.gold import gold_answer
 
@@ -12,12 +15,19 @@ PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
 READ_BY = {  # columns of well-known data sets → the function of examples/rows.py that reads them
     ("instruction", "output"): "from_alpaca",
     ("reward_model",): "from_verl",
+    ("prompt", "completion"): "from_prompt_completion",
     ("conversations",): "from_sharegpt",
     ("messages",): "from_sharegpt",
+    ("question", "choices", "answer"): "from_mmlu",
+    ("question", "options", "answer"): "from_mmlu",
+    ("question", "A", "B", "answer"): "from_mmlu",
 }
-SIMILAR = {
-    "question_column": ("problem", "query", "instruction", "messages", "input"),
-    "answer_column": ("answers", "solution", "target", "output", "response", "ground_truth", "final_answer", "label"),
+SIMILAR = {  # other names of these columns, in any letter case
+    "question_column": ("question", "prompt", "problem", "query", "instruction", "messages", "input"),
+    "answer_column": (
+        *("answer", "answers", "solution", "target", "output", "response", "ground_truth", "final_answer", "label"),
+        *("gold", "expected_answer", "reference_answer", "completion"),
+    ),
 }
 LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
 
@@ -31,30 +41,49 @@ def check_columns(
         needed["answer_column"] = answer_column
     missing = [setting for setting, column in needed.items() if column not in columns]
     if missing:
-        similar = {setting: [name for name in SIMILAR[setting] if name in columns][:1] for setting in missing}
+        similar = {setting: _similar(setting, columns)[:1] for setting in missing}
         named = missing if all(similar.values()) else missing[:1]
         remedy = "name one with " + " ".join(" ".join([f"--{setting}", *similar[setting]]) for setting in named)
-        function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
-        if function and "answer_column" in missing:
-            remedy = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows"
+        reader = "" if similar.get("answer_column") and "messages" in columns else reader_of(columns)
+        if reader and "answer_column" in missing:
+            remedy = f"use {PREPARE.format(reader)}, which reads such rows"
         elif "question_column" in missing:
             remedy += ", or write a `prepare` (docs/your-own-task.md)"
         elif needs_gold:
             remedy += f", or do without {' and '.join(needs_gold)}"
-        column, have = needed[missing[0]], ", ".join(columns)
-        raise UserError(f"{missing[0]}: {label} has no column {column!r}; it has {have}: {remedy}")
+        if re.search(r"\.[ct]sv\b", label) and any(len(name) > 40 or name.isdigit() for name in columns):
+            remedy = "if that is a row, add a first line with the columns' names, such as question,answer"
+        raise UserError(
+            f"{missing[0]}: {label} has no column {needed[missing[0]]!r}; it has {listed(columns)}: {remedy}"
+        )
     if question_column == answer_column:  # each prompt would contain its gold answer
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
         )
 
 
+def reader_of(columns: Sequence[str]) -> str:
+    """Return the function of examples/rows.py that reads rows with these columns, or ""."""
+    return next((f"examples.rows.{name}" for known, name in READ_BY.items() if set(known) <= set(columns)), "")
+
+
+def _similar(setting: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns that are called like a setting's usual ones, likeliest first, as words of a command."""
+    folded = {column.strip().casefold(): column for column in columns}
+    return [shlex.quote(folded[name]) for name in SIMILAR[setting] if name in folded]
+
+
 def why_none(
     rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> str:
     """Describe why no row has a question and a gold answer, and how to fix it."""
+    cells = [row.get(question_column) for row in rows]
+    asks = any(isinstance(cell, list) or (isinstance(cell, str) and cell.strip()) for cell in cells)
+    answers = not needs_gold or any(gold_answer(row.get(answer_column)) for row in rows)
     columns = (question_column, answer_column) if needs_gold else (question_column,)
     paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
+    if not answers and (last := _last_message(rows, answer_column)):
+        paths[1] = last
     nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
     named = set(columns) - {"question", "prompt", "answer"}
     if nested:
@@ -66,11 +95,20 @@ def why_none(
             f"my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * bool(named)}"
         )
     marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
-    gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
+    parts = {"question": f"a question in {question_column!r} (as text)"} if answers or not asks else {}
+    if needs_gold and (asks or not answers):
+        parts["answer"] = f"a gold answer in {answer_column!r} {marks}"
     return (
-        f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question in "
-        f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
+        f"{list(parts)[-1]}_column: none of the {len(rows)} rows of {label} has {' and '.join(parts.values())}; name "
+        "other columns, fix the rows, or write a `prepare`"
     )
+
+
+def _last_message(rows: Sequence[Row], column: str) -> list[str | int]:
+    """Return the keys to the last message's text in a column of conversations, as TRL's `completion`; or []."""
+    cell = next(filter(None, (row.get(column) for row in rows)), None)
+    is_talk = isinstance(cell, list) and isinstance(cell[-1], dict) and isinstance(cell[-1].get("content"), str)
+    return [column, -1, "content"] if is_talk else []
 
 
 def _path(column: str, cell: Any) -> list[str | int]:

@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Self
 
+from grpo.core.text import visible
 from grpo.task.answers import find_answer
 from rewards import Gold, extract_hash_answer
 
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
 _FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
 MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
+_THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")  # a space that separates thousands
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not separate thousands, or further lines
 
 
@@ -68,7 +70,7 @@ def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
     It is the most frequent one, in at least half of the values; `pattern` is preferred.
     """
     items = (item for value in values for item in (value if isinstance(value, list) else [value]))
-    texts = [item for item in items if isinstance(item, str) and item.strip()]
+    texts = [visible(item) for item in items if isinstance(item, str) and item.strip()]
     shares = {
         mark: sum(find_answer(text, mark) is not None for text in texts)
         for mark in dict.fromkeys((pattern, "boxed", "hash", "xml", "final"))
@@ -93,7 +95,7 @@ def lacks_mark(value: Any, mark: str | None) -> bool:
     >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
     (True, False, False, False)
     """
-    texts = map(str, value if isinstance(value, list) else [value])
+    texts = (visible(str(item)) for item in (value if isinstance(value, list) else [value]))
     return bool(mark and gold_answer(value)) and all(find_answer(text, mark or "") is None for text in texts)
 
 
@@ -117,7 +119,7 @@ def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
     r"""Extract the gold answer from a cell: the text at the mark, else the whole value; None without one.
 
     Numbers and dates stay as they are written, but numbers lose `$`, `+`, thousands separators and a final `.0`, and
-    formulas their delimiters. A list contains alternatives, any of which is right.
+    formulas their delimiters. Invisible characters are dropped. A list contains alternatives, any of which is right.
 
     >>> [gold_answer(value) for value in ("$1,000", " Paris, France", 72.0, 1e-7, True, "", r"$\frac{1}{2}$")]
     ['1000', 'Paris, France', '72', '0.0000001', 'true', None, '\\frac{1}{2}']
@@ -144,6 +146,7 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
         value = str(value).removesuffix(" 00:00:00")
     if not isinstance(value, str):
         return None
+    value = visible(_THIN.sub("", value))
     if mark is not None:
         value = (_after_hashes(value) if mark == "hash" else find_answer(value, mark)) or ""
     value = value.strip()

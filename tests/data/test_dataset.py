@@ -5,6 +5,7 @@ import json
 import random
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 from helpers_runs import ROWS, examples
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
+from grpo.data.sources import load_source, take_split
 from grpo.task import Task
 from grpo.task.prompts import THINK, XML
 from train_grpo import EXEMPLARS
@@ -74,6 +76,36 @@ def test_rows_may_lack_gold_answers_where_nothing_needs_them():
         load(sums(9), needs_gold=(), answer_column="gold")
 
 
+TALK = [{"role": "system", "content": "Be 'short\"."}, {"role": "user", "content": "1 + 2?"}]
+
+
+@pytest.mark.parametrize("write", [json.dumps, str, lambda cell: json.dumps(cell, indent=1)])
+def test_messages_as_text_are_messages(write):
+    pd.DataFrame([{"prompt": write(TALK), "answer": "3"}]).to_csv("rows.csv", index=False)
+    made, _ = dataset.make_prompts(take_split(load_source("rows.csv"), "train"), Task(XML), NEEDS)
+    assert made[0]["prompt"] == TALK and made[0]["question"] == "1 + 2?"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        """[{"role": "user", "content": "1 + 2?}]""",
+        """[{'role': 'user', 'content': '1'} {'role': 'user', 'content': '2'}]""",  # as NumPy writes an array
+        """[{'content': 'a' 'b', 'role': 'user'}]""",
+    ],
+)
+def test_broken_messages_as_text_are_refused(cell):
+    with pytest.raises(
+        UserError, match=r"row 1 of .* is not a list or an object in JSON; write the messages as a list"
+    ):
+        make(cell)
+
+
+@pytest.mark.parametrize("cell", ['[{"from": "me", "subject": "1 + 2?"}]', '{"role": "user"} 1 + 2?', "[1, 2]"])
+def test_questions_about_json_stay_text(cell):
+    assert make(cell)[0][0]["question"] == cell
+
+
 def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
     reserved = {"prompt": "old", "images": "x", "completion": "x", "completion_ids": [1]}
     rows = [{"q": f"{n}?", "gold": n, "answer": "old", "level": n, **reserved} for n in range(20)]
@@ -90,6 +122,12 @@ def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
 def test_errors_about_columns_name_them(columns):
     with pytest.raises(UserError, match=r"_column: .*(no|answer)"):
         load(sums(9), **columns)
+
+
+def test_a_question_that_differs_in_invisible_characters_is_held_out():
+    rows = {"train": sums(20), "test": [{"question": "7\u00a0+\u200b 1?", "answer": "#### 8"}]}
+    data = load(DatasetDict({name: Dataset.from_list(some) for name, some in rows.items()}))
+    assert data.overlap == 1 and "7 + 1?" not in data.train["question"][:]
 
 
 def test_long_prompts_are_dropped_whole_and_counted():

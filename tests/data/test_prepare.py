@@ -60,6 +60,13 @@ SHAPES = {
         ],
         [("1 + 1?", "2"), ("And 1 more?", "3")],
     ),
+    "from_prompt_completion": (
+        [
+            {"prompt": [{"role": "user", "content": f"{n} + 1?"}], "completion": [{"role": "assistant", "content": n}]}
+            for n in ("1", "2", "3")
+        ],
+        [("1 + 1?", "1"), ("3 + 1?", "3")],
+    ),
     "from_numina": (
         [
             {"source": "made-up", "problem": "Find n.", "solution": BOXED},
@@ -82,6 +89,23 @@ def test_the_examples_read_the_rows_of_well_known_data_sets(name, tmp_path):
         assert len(made) == len(rows) - (name == "from_numina") and reading.dropped == 0
         assert [(made[index]["question"], made[index]["answer"]) for index in (0, -1)] == [first, last]
         assert made[0]["prompt"][-1] == {"role": "user", "content": first[0]}
+
+
+@pytest.mark.parametrize("name", ["from_mmlu", "from_sharegpt", "from_prompt_completion"])
+def test_the_examples_read_lists_that_a_csv_file_has_as_text(name):
+    rows, (first, last) = SHAPES[name]
+    for write in (json.dumps, str):
+        texts = [{key: write(cell) if isinstance(cell, list) else cell for key, cell in row.items()} for row in rows]
+        pd.DataFrame(texts).to_csv("rows.csv", index=False)
+        table = prepared(take_split(load_source("rows.csv"), "train"), getattr(examples.rows, name), "rows.csv")
+        made, _ = make_prompts(table, Task(XML), ["a reward"])
+        assert [(made[index]["question"], made[index]["answer"]) for index in (0, -1)] == [first, last]
+
+
+def test_choices_that_numpy_wrote_are_refused():
+    row = {"question": "?", "choices": "['1' '2']", "answer": 1}
+    with pytest.raises(UserError, match=r"row 1 of data: ValueError: .*1' '2'.* is not a list or an object in JSON"):
+        prepared([row], examples.rows.from_mmlu, "data")
 
 
 def test_messages_keep_their_own_system_prompt_and_other_columns_stay():

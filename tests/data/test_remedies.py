@@ -26,8 +26,16 @@ def total(a, b):
     return str(a + b)
 
 
-def said(role, content, ask="user", reply="assistant"):
+def said(role, content="content", ask="user", reply="assistant"):
     return lambda a, b: [{role: ask, content: asked(a, b)}, {role: reply, content: total(a, b)}]
+
+
+def first(turns):
+    return lambda a, b: turns(a, b)[:1]
+
+
+def last(turns):
+    return lambda a, b: turns(a, b)[1:]
 
 
 NEED_A_REMEDY = {  # rows, and settings
@@ -59,6 +67,16 @@ NEED_A_REMEDY = {  # rows, and settings
     "object beside messages": (
         of(prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}], answer=lambda a, b: {"value": a + b}), {},
     ),
+    "capitals": (of(Question=asked, ANSWER=total), {}),
+    "names of blanks": (of(**{"Prompt ": asked, "Expected_Answer": total}), {}),
+    "messages and solution": (
+        of(messages=lambda a, b: [{"role": "user", "content": asked(a, b)}], solution=total), {},
+    ),
+    "prompt and completion": (of(prompt=asked, completion=total), {}),
+    "prompt and completion as messages": (of(prompt=first(said("role")), completion=last(said("role"))), {}),
+    "completion of messages": (
+        of(prompt=first(said("role")), completion=last(said("role"))), {"answer_column": "completion"},
+    ),
     "template": (of(question=asked, answer=total, template=lambda a, b: "t"), {}),
 }  # fmt: skip
 
@@ -87,7 +105,7 @@ def test_the_remedy_works_as_it_is_typed(name, dry_run):
     elif name == "template":
         Path("my_rows.py").write_text('def prepare(row):\n    row["theirs"] = row.pop("template")\n    return row\n')
         said = "--prepare my_rows.prepare --allow_custom_rewards true"
-    flags = re.findall(r"--[a-z_]+ [\w.]+", said)
+    flags = re.findall(r"--[a-z_]+ (?:'[^']+'|[\w.]+)", said)
     status, said = dry_run(rows, *shlex.split(" ".join(flags)), **settings)
     assert status == 0 and "27 training rows" in said and re.search(r"gold answers \"\d+\"", said), said
 
@@ -98,20 +116,90 @@ def test_one_instruction_for_all_rows_is_named(dry_run):
     assert status == 2 and "1 different question); use" in said and "`prepare`" in said
 
 
-@pytest.mark.parametrize(
-    ("rows", "column", "reader"),
-    [
-        (of(question=asked, choices=lambda a, b: ["red", "blue"], answer=lambda a, b: (a + b) % 2), "choices", "mmlu"),
-        (of(instruction=lambda a, b: f"Add {a}.", input=lambda a, b: f"to {b}", output=total), "input", "alpaca"),
-    ],
-)
-def test_a_part_of_questions_that_no_prompt_shows_is_warned_of(rows, column, reader, dry_run):
-    rows = [{"question": row.get("instruction"), "answer": row.get("output"), **row} for row in rows]
-    warning = f"the prompts do not show the column {column}"
+def letters(a, b):
+    return "ABCD"[(a + b) % 4]
+
+
+OPTIONS = {name: lambda a, b, name=name: f"{ord(name)}" for name in "ABCD"}
+HIDDEN = {  # rows, the columns that the prompts do not show, and the function that reads them
+    "choices": (of(choices=lambda a, b: ["red", "blue"], answer=lambda a, b: (a + b) % 2), "column choices", "mmlu"),
+    "options as text": (
+        of(options=lambda a, b: json.dumps(["red", "blue", "7", "8"]), answer=letters), "column options", "mmlu",
+    ),
+    "A to D": (of(**OPTIONS, answer=letters), "columns A, B, C, D", "mmlu"),
+    "short ones": (of(**{name: lambda a, b: "1" for name in "AB"}, answer=letters), "columns A, B", "mmlu"),
+    "alpaca": (
+        of(instruction=lambda a, b: f"Add {a}.", input=lambda a, b: f"to {b}", output=total), "column input", "alpaca",
+    ),
+    "option1": (of(option1=total, option2=asked, answer=letters), "columns option1, option2", ""),
+    "Option A": (of(**{"Option A": total, "Option B": asked}, answer=letters), "columns Option A, Option B", ""),
+    "answerA": (of(answerA=total, answerB=asked, answer=letters), "columns answerA, answerB", ""),
+    "Context": (of(Context=lambda a, b: f"It is {a * b}.", answer=total), "column Context", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_part_of_questions_that_no_prompt_shows_is_warned_of(name, dry_run):
+    rows, columns, reader = HIDDEN[name]
+    rows = [{"question": row.get("instruction", asked(3, 4)), "answer": row.get("output"), **row} for row in rows]
+    for number, row in enumerate(rows):
+        row["question"] += f" ({number})"
+    warning = f"the prompts do not show the {columns}, which questions usually need"
     status, said = dry_run([*rows, {"question": "What is 1 + 1?", "answer": "1"}])
-    assert status == 0 and warning in said
-    status, said = dry_run(rows, "--prepare", f"examples.rows.from_{reader}", "--allow_custom_rewards", "true")
-    assert status == 0 and warning not in said
+    assert status == 0 and warning in said and "examples" in said
+    if reader:
+        words = f"--prepare examples.rows.from_{reader} --allow_custom_rewards true"
+        assert words in said
+        status, said = dry_run(rows, *words.split())
+        assert status == 0 and "the prompts do not show" not in said
+
+
+@pytest.mark.parametrize("columns", [{"level_1": total, "level_2": total}, {"A": total}, {"x": total, "1": total}])
+def test_columns_that_are_no_series_of_options_are_not_warned_of(columns, dry_run):
+    status, said = dry_run(of(question=asked, answer=total, **{n: lambda a, b: f"{a}-{b}" for n in columns}))
+    assert status == 0 and "the prompts do not show" not in said
+
+
+IMAGES = [  # the question, the column, and whether the rows are refused, warned of or taken
+    ("<image>{}", {"images": ["a.jpg"]}, "error"),
+    ("{} <image_1>", {"image": {"path": "a.jpg"}}, "error"),
+    ("{} <|image_pad|>", {"videos": ["a.mp4"]}, "error"),
+    ("<image>{}", {}, "warning"),
+    ("{}", {"images": ["a.jpg"]}, "warning"),
+    ("{}", {"images": []}, ""),
+    ("{}", {"image": None}, ""),
+]
+
+
+@pytest.mark.parametrize(("question", "columns", "status"), IMAGES)
+def test_images_are_said_not_to_reach_the_model(question, columns, status, dry_run):
+    rows = [{"question": question.format(asked(a, b)), "answer": total(a, b), **columns} for a, b in PAIRS]
+    code, said = dry_run(rows)
+    assert code == (2 if status == "error" else 0), said
+    assert ("the model gets text only" in said) is bool(status)
+    assert "TRL uses these names" not in said or not status
+    assert status != "error" or ("36 questions with <" in said and f"the column {next(iter(columns))}" in said)
+
+
+def test_a_csv_file_without_names_is_told_to_add_them(dry_run):
+    Path("bare.csv").write_text(
+        "".join(f'"{asked(a, b)} Count them all, one after the other.",{a + b}\n' for a, b in PAIRS)
+    )
+    status, said = dry_run("bare.csv")
+    assert status == 2 and "if that is a row, add a first line with the columns' names" in said
+    assert "one after the other" not in said and len(said) < 400
+
+
+def test_many_columns_are_cut_in_an_error(dry_run):
+    status, said = dry_run(of(**{f"a column of a wide table, number {n}": total for n in range(200)}))
+    assert status == 2 and "and 180 more" in said and len(said) < 1500
+
+
+def test_only_the_column_that_lacks_something_is_blamed(dry_run):
+    status, said = dry_run(of(question=asked, answer=lambda a, b: ""))
+    assert status == 2 and "error: answer_column: none of the 36 rows" in said and "a question in" not in said
+    status, said = dry_run(of(question=lambda a, b: " ", answer=total))
+    assert status == 2 and "error: question_column: none" in said and "a gold answer in" not in said
 
 
 def test_a_list_of_gold_answers_is_any_of_them(dry_run):
@@ -137,6 +225,7 @@ def test_a_mark_in_a_few_gold_answers_is_warned_of(dry_run):
         (("1/2", "0.5"), False),
         ((["4", "5"], "5"), False),
         (("a", "b"), True),
+        (("a\u00a0b", "a b\u200b"), False),
     ],
 )
 def test_questions_with_two_gold_answers_are_counted(answers, conflicts, dry_run):

@@ -56,6 +56,25 @@ def test_gold_answers_by_the_mark_of_their_column(values, pattern, golds):
     assert gold_answers(values, pattern) == golds
 
 
+HIDDEN = {  # golds with characters that nobody sees, as text of web pages, Word and Excel has
+    "72\u200b": "72", "\ufeff72": "72", "7\u00ad2": "72", "\u200e72\u200f": "72", "\u206672\u2069": "72",
+    "72\u00a0": "72", "1\u00a0234": "1234", "1\u202f234\u202f567": "1234567", "72\u0000": "72", "\u306072": "\u306072",
+    "San\u00a0Francisco": "San Francisco", "\u3000Paris": "Paris", "B\ufe0f": "B", "bil\u200bling": "billing",
+    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645": "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+    "\u2764\ufe0f": "\u2764\ufe0f", "1\ufe0f\u20e3": "1\ufe0f\u20e3",
+    "a\u200db": "ab", "\u200b": None, "\u200b \ufeff": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", HIDDEN)
+def test_golds_have_no_characters_that_nobody_sees(written):
+    assert gold_answer(written) == HIDDEN[written] == gold_answer([written, written])
+    if HIDDEN[written]:
+        assert gold_answers([f"So\u200b.\n####\u200b {written}\u200b"]) == [HIDDEN[written]]
+        assert gold_answers([f"Answer:\u200b\u00a0{written}"]) == [HIDDEN[written]]
+        assert gold_answers([written, HIDDEN[written]]) == [HIDDEN[written]] * 2
+
+
 @pytest.mark.parametrize("value", [Written("0.10"), Label(1, "yes")])
 def test_copies_keep_their_text(value):
     for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
