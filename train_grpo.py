@@ -172,7 +172,8 @@ def experiment(config: Config) -> int:
     # 1. The task (prompt, answer pattern, rule for right answers) and the rewards
     task = make_task(config, PROMPT_FORMATS, EXEMPLARS)
     reward_funcs = load_rewards(config, task)
-    settle(config, task, reward_funcs)  # the run's directory, and the checkpoint to resume from
+    if not settle(config, task, reward_funcs):  # the run's directory, and the checkpoint to resume from
+        return 0  # it has finished already
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out from training
     tokenizer, task = load_tokenizer(config, task)  # AutoTokenizer, padding on the left

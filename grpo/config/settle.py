@@ -7,17 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core import fingerprint
+from grpo.core.checklist import Check
+from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.rewarding.registry import Rewards
 from grpo.runs import directory, resume, source
+from grpo.runs.directory import LENGTHS
 from grpo.task.task import Task
 
 # Names in a script that are compared one by one, not with the rest of the script
 COMPARED_APART = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
 
 
-def settle(config: Config, task: Task, rewards: Rewards) -> None:
-    """Set directory, run name and checkpoint to resume from in `config`. Writes nothing."""
+def settle(config: Config, task: Task, rewards: Rewards) -> bool:
+    """Set directory, run name and checkpoint to resume from in `config`. Writes nothing.
+
+    Returns:
+        False if there is nothing to do: the run has finished, and this command changes nothing of it.
+    """
     training = config.training
     functions = functions_of(config, task, rewards)
     config.source_files = source.read_files(Path(config.script_file), functions.values(), config.recipe)
@@ -37,6 +44,14 @@ def settle(config: Config, task: Task, rewards: Rewards) -> None:
         checkpoint, world_size = Path(claim.checkpoint), config.geometry.world_size
         config.resumed_with = resume.changed_since(checkpoint, config.settings(), config.sources)
         config.notes += resume.compare(checkpoint, config.settings(), world_size, config.sources)
+        changed = resume.changed_since_the_end(checkpoint, config.output, config.settings(), config.sources)
+        if changed == []:
+            say(f"{config.output} has finished, and nothing has changed since; a larger max_steps trains on")
+            return config.script.dry_run
+        if changed and not LENGTHS & set(changed):
+            finding = f"the run has finished, so it is only evaluated and saved again ({', '.join(changed)} changed)"
+            config.notes.append(Check("ok", "finished", finding))
+    return True
 
 
 def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:

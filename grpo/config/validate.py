@@ -21,13 +21,14 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         lambda number: number >= 1,
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
         "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_num_samples "
-        "eval_every pack_tokens lora_r",
+        "pack_tokens lora_r",
     ),
     ("at least 2", lambda number: number >= 2, "num_generations"),
     (
         "at least 0",
         lambda number: number >= 0,
-        "num_shots eval_samples seed top_k epsilon epsilon_high max_grad_norm warmup_steps save_total_limit",
+        "num_shots eval_samples eval_every seed top_k epsilon epsilon_high max_grad_norm warmup_steps "
+        "save_total_limit",
     ),
     ("at least 0", lambda number: 0 <= number < math.inf, "beta weight_decay"),
     (
@@ -58,6 +59,7 @@ TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).
     "documents",
     "sanitize_control_tokens",
 }
+PLACES = ("script", "recipe", "flag")  # of settings; later ones override earlier ones
 # Flags, as a regular expression, that do nothing unless this setting is on
 REQUIRES = {
     "lora_|use_rslora|use_dora": "use_peft",
@@ -79,7 +81,10 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
     _check_data(settings)
     for key in ("eval_only", "eval_every"):
-        if settings["eval_samples"] == 0 and settings[key]:
+        skipped = key == "eval_every" and PLACES.index(origin["eval_samples"]) > PLACES.index(
+            origin.get(key, "script")
+        )
+        if settings["eval_samples"] == 0 and settings[key] and not skipped:
             raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop {key}")
     for key, value in settings.items():
         if key.endswith("_kwargs") and not isinstance(value, Mapping | None):

@@ -75,11 +75,11 @@ class ScriptArguments:
     )
     eval_dataset_name: str | None = _setting("Where the held-out questions come from; unset: from dataset_name.", None)
     max_samples: int | None = _setting("Use only the first rows of the training split, this many.", None)
-    eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation.", None)
+    eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation, also while training.", None)
     eval_num_samples: int = _setting(
         "Above 1: also sample this many answers to each held-out question, for maj@k and pass@k.", 1
     )
-    eval_every: int | None = _setting("Also evaluate every N optimizer steps.", None)
+    eval_every: int | None = _setting("Also evaluate every N optimizer steps; 0: only before and after.", None)
     max_prompt_length: int | None = _setting("In tokens; longer training prompts are dropped, never cut.", None)
     # Prompt
     system_prompt: str | None = _setting("Replaces the prompt format's system prompt.", None)

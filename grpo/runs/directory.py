@@ -103,7 +103,7 @@ def claim(
     Args:
         output_dir: the user's setting; None: `default_dir`, or the next free `-2`, `-3`, … if that contains a run.
         resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
-            the default name that is this experiment) or a checkpoint's directory.
+            the default name that is this experiment; without any run the start of one) or a checkpoint's directory.
         differences: returns a run's differences from this experiment, a text for each setting or source.
     """
     if resume not in (None, "auto"):
@@ -125,9 +125,12 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
     if same or not runs:
         return min(same, key=lambda run: bool(runs[run]), default=Path(default_dir))
     others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
+    resumable = [run for run in runs if checkpoints.newest(run)[0]]
+    nearest = min(resumable, key=lambda run: len(runs[run]), default=None)
+    ways = f"resume the nearest with --output_dir {nearest}, repeat its own command, or " if nearest else ""
     raise UserError(
-        f"resume_from_checkpoint: auto finds no run of these settings ({others}); repeat that run's own command, name "
-        f"the run with --output_dir {next(iter(runs))}, or drop the flag to start a new one"
+        f"resume_from_checkpoint: auto finds no run of these settings ({others}); {ways}drop the flag to start a new "
+        "one"
     )
 
 
@@ -155,15 +158,16 @@ def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
 def _resume_newest(run: Path) -> Claim:
     """Resume from a run's newest complete checkpoint.
 
-    A run that was killed before its first checkpoint starts again: from the beginning, or from another run's
-    checkpoint if it began there. Any other run without a complete checkpoint is refused.
+    A directory without a run begins one, so that the same command serves a job's first start and its restarts. A run
+    that was killed before its first checkpoint starts again: from the beginning, or from another run's checkpoint if
+    it began there. Any other run without a complete checkpoint is refused.
     """
     newest, skipped = checkpoints.newest(run)
     if newest is not None:
         notes = [Check("warning", "checkpoint", line, "it is skipped") for line in skipped]
         return Claim(str(run), str(newest), tuple(notes))
     if not holds_run(run):
-        raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
+        return Claim(str(run), None, (Check("ok", "checkpoint", f"auto: {run} holds no run yet, so this begins one"),))
     origin = read_record(run, "settings", "resume_from_checkpoint")
     broken_off = str(read_record(run, "status")).startswith(("running", "interrupted", "failed"))
     weights = any(run.glob("*.safetensors"))

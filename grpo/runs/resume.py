@@ -16,6 +16,7 @@ from grpo.core.fingerprint import REST, without_rest
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
+from grpo.runs.checkpoints import step_of
 from grpo.runs.directory import LENGTHS
 from grpo.runs.files import read_record
 from grpo.runs.record import without_nan
@@ -40,6 +41,8 @@ MAY_CHANGE_PREFIXES = (
     *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb", "trackio"),
     *("gradient_checkpointing", "activation_checkpointing"),
 )
+# Settings of one command, in which a finished run and the command that resumes it differ
+OF_A_COMMAND = ("resume_from_checkpoint", "output_dir", "dry_run")
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
@@ -77,6 +80,25 @@ def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str,
     sealed = checkpoints.read_seal(checkpoint)
     found = _in_words(changes(sealed, settings), other_sources(sealed, sources))
     return [text for label, text in found.items() if label not in LENGTHS]
+
+
+def changed_since_the_end(
+    checkpoint: Path, output: Path, settings: dict[str, Any], sources: dict[str, str]
+) -> list[str] | None:
+    """Return all settings and sources that differ from those of a finished run; None if the run has not finished.
+
+    Args:
+        checkpoint: the run's newest, to resume from.
+        output: where the resumed run would write.
+    """
+    run = checkpoint.parent
+    record = read_record(run) or {}
+    ended = record.get("status") == "finished" and record.get("step") == record.get("planned") == step_of(checkpoint)
+    if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
+        return None
+    then, now = record.get("settings") or {}, as_json(settings)
+    differing = [key for key in now if key not in OF_A_COMMAND and then.get(key) != now[key]]
+    return differing + [f"the {label}" for label in other_sources(record, sources)]
 
 
 def _in_words(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> dict[str, str]:

@@ -169,10 +169,12 @@ def _weights_unchanged(seen: History) -> str | None:
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
     # right answers need not change
-    wrong = [(old["completion"], new["completion"]) for old, new in seen.answers if not old.get("lenient")]
-    same = sum(before == after for before, after in wrong)
-    if wrong and same >= MOSTLY * len(wrong):
-        return f"{same} of {len(wrong)} answers are word for word those from before: the policy hardly moved"
+    same = [not old.get("lenient") for old, new in seen.answers if old["completion"] == new["completion"]]
+    wrong = sum(not old.get("lenient") for old, _ in seen.answers)
+    if wrong and sum(same) >= MOSTLY * wrong:
+        share = f", {sum(same)} of the {wrong} wrong ones among them" if wrong < len(seen.answers) else ""
+        count = f"{len(same)} of {len(seen.answers)} answers are word for word those from before"
+        return f"{count}{share}: the policy hardly moved"
     return None
 
 

@@ -43,7 +43,7 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         """--chat_template_kwargs {"truncation":true,"max_length":20}""",
         """--chat_template_kwargs {"padding":true}""",
         "--chat_template_kwargs 3", "--chat_template_kwargs [1]", "--lr_scheduler_kwargs 0.1",
-        "--eval_only true --eval_samples 0", "--eval_every 5 --eval_samples 0",
+        "--eval_only true --eval_samples 0", "--eval_every 5 --eval_samples 0", "--eval_every -1",
     ],
 )  # fmt: skip
 def test_what_fails_late_or_silently_is_refused_at_once(flags):
@@ -51,6 +51,19 @@ def test_what_fails_late_or_silently_is_refused_at_once(flags):
     key = [word for word in words if word.startswith("--")][-1].removeprefix("--").partition("=")[0]
     with pytest.raises(UserError, match=f"^{key}: "):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *words])
+
+
+def test_no_held_out_questions_skip_the_curve_of_a_recipe(tmp_path):
+    for flags in ("--config demo --eval_samples 0", "--config demo --eval_every 0", "--eval_samples 0 --eval_every 0"):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+    path = tmp_path / "none.yaml"
+    path.write_text("eval_samples: 0\n")
+    for block, flags in (
+        ({"eval_samples": 0, "eval_every": 5}, ""),
+        ({}, f"--config {path} --eval_every 5"),  # which would have no effect
+    ):
+        with pytest.raises(UserError, match=r"^eval_samples: 0 leaves eval_every no questions"):
+            configure(train_grpo.HYPERPARAMETERS | block, [*CPU, *flags.split()])
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,32 @@ def test_auto_takes_the_last_run_of_the_same_experiment():
     said = str(caught.value)
     assert "out/X-2 differs in learning_rate 1e-4 → 3e-4, seed 1 → 2" in said
     assert all(f"{name} differs in" in said for name in differ) and "--output_dir out/X-4" in said
-    with pytest.raises(UserError, match="'out/Y' holds no checkpoint"):
-        claim(None, "out/Y", "auto", lambda run: pytest.fail("there is none"))
+
+
+def test_auto_names_the_nearest_run_that_can_be_resumed():
+    make_run("out/X", [5])
+    make_run("out/X-2", [7])
+    make_run("out/X-3", status="finished")  # of another script, without a checkpoint
+    differ = {
+        "out/X": {"code of f": "the code of f"},
+        "out/X-2": {"beta": "beta", "seed": "seed"},
+        "out/X-3": {"a": "b"},
+    }
+    with pytest.raises(UserError, match=r"--output_dir out/X,"):
+        claim(None, "out/X", "auto", lambda run: differ[str(run)])
+    for number in ("", "-2"):
+        Path(f"out/X{number}/checkpoint-{5 if not number else 7}/optimizer.pt").unlink()
+    with pytest.raises(UserError, match=r"\); drop the flag to start a new one"):
+        claim(None, "out/X", "auto", lambda run: differ[str(run)])
+
+
+@pytest.mark.parametrize("output_dir", [None, "mine"])
+def test_auto_on_a_first_start_begins_a_run(output_dir):
+    """A queue repeats the same command."""
+    directory, checkpoint, (note,) = claim(output_dir, "out/Y", "auto", lambda run: pytest.fail("there is none"))
+    assert (directory, checkpoint) == (output_dir or "out/Y", None) and "begins one" in note.finding
+    Path("pictures").mkdir()
+    assert claim("pictures", "out/Y", "auto")[:2] == ("pictures", None)
 
 
 def test_auto_names_the_checkpoints_it_skips():
@@ -153,11 +177,10 @@ def test_auto_restarts_a_run_killed_before_its_first_one():
 GONE = {"status": "running", "settings": {"resume_from_checkpoint": "gone/checkpoint-5"}}
 
 
-@pytest.mark.parametrize("record", [None, {"status": "finished"}, {}, GONE])
+@pytest.mark.parametrize("record", [{"status": "finished"}, {}, GONE])
 def test_auto_never_restarts_a_finished_or_foreign_run(record):
-    if record is not None:
-        make_run("run", **record)
-        make_checkpoint("run", 3, sealed=False)
+    make_run("run", **record)
+    make_checkpoint("run", 3, sealed=False)
     with pytest.raises(UserError, match="resume_from_checkpoint"):
         claim("run", "unused", "auto")
 

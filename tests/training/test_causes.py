@@ -136,6 +136,20 @@ def test_a_dead_reward_is_constant_and_not_above_zero(one, dead):
         assert check("dead_reward", seen(*[one] * 10, once, *[one] * (DEAD_AFTER - 1), **facts)) is None
 
 
+def test_answers_that_stayed_are_counted_among_all_of_them():
+    """Also where most were right before, which need not change."""
+
+    def answers(*kinds):
+        return [({"completion": "a", "lenient": right}, {"completion": "a" if same else "b"}) for right, same in kinds]
+
+    ended = seen(answers=answers(*[(True, True)] * 6, (True, False), *[(False, True)] * 3, (False, False)))
+    sentence = "9 of 11 answers are word for word those from before, 3 of the 4 wrong ones among them: the policy"
+    assert sentence in check("weights_unchanged", ended)
+    ended = seen(answers=answers(*[(False, True)] * 3, (False, False)))
+    assert "3 of 4 answers are word for word those from before: the" in check("weights_unchanged", ended)
+    assert check("weights_unchanged", seen(answers=answers(*[(True, True)] * 9, *[(False, False)] * 2))) is None
+
+
 def test_rewards_that_return_only_none_are_the_cause_not_the_rate():
     """TRL logs no groups without a difference then; found as a traceback at a run's end."""
     record = {"completion": "a", "lenient": False}
@@ -222,7 +236,7 @@ CASES = [  # the run, and of each of its causes, in their order, a figure and th
     ({"logged": {"frac_reward_zero_std": 0.95}, "unchanged": 30}, [("95 %", "reward_funcs")]),
     ({"reward": (-1.5, -0.5)}, [("fell", "halve learning_rate")]),
     ({"unchanged": 29, "right": (28, 28)}, [("93 %", "dataset_name")]),
-    ({"unchanged": 27, "right": (9, 9)}, [("18 of 21", "learning_rate")]),
+    ({"unchanged": 27, "right": (9, 9)}, [("18 of the 21", "learning_rate")]),
     ({"unchanged": 12, "right": (9, 9)}, []),  # right answers may stay as they are
     ({"right": (20, 8), "reward": (0.5, 1.5)}, [("fewer", "reward_weights")]),
     ({"right": (20, 19), "reward": (0.5, 1.5)}, []),

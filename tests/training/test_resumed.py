@@ -43,18 +43,30 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     assert_same(state_of(run), whole)
 
 
+def shown(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
 RESUMED = {**TINY, **LEARNS, "save_steps": "1", "stop_on_alarm": "true", "resume_from_checkpoint": "auto"}
 
 
 @pytest.mark.slow
-def test_a_finished_run_that_is_resumed_stays_as_it_is(learned):
+def test_a_finished_run_that_is_resumed_stays_as_it_is(learned, capsys):
     """Within an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
     run = learned.copy()
     finished = state_of(run)
     assert len(finished["samples"]) == 2
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     assert train_grpo.main(flags(**RESUMED)) == 0
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
+    assert capsys.readouterr().out.count("run has finished, and nothing has changed since") == 1
+    assert train_grpo.main(flags(**RESUMED, per_device_eval_batch_size="9")) == 0
+    assert "it is only evaluated and saved again (per_device_eval_batch_size changed)" in shown(capsys)
     again = state_of(run)
     assert_same({**again, "metrics": again["metrics"][:-1]}, {**finished, "metrics": finished["metrics"][:-1]})
+    (run / "model.safetensors").unlink()  # which is then made again
+    assert train_grpo.main(flags(**RESUMED, per_device_eval_batch_size="9")) == 0
+    assert_same(state_of(run)["model"], finished["model"])
 
 
 @pytest.mark.slow
