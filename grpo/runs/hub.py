@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from huggingface_hub import HfApi
+from huggingface_hub.utils import validate_repo_id
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core.checklist import Check
@@ -33,12 +34,19 @@ def asking() -> AbstractContextManager[None]:
 
 def check(training: GRPOConfig) -> Check:
     """Report for preflight which user pushes to which repository. Raise UserError if the Hub cannot be reached."""
+    _check_name(training.hub_model_id or Path(str(training.output_dir)).absolute().name, "hub_model_id")
     with asking():
         user = HfApi().whoami()
     finding = f"{training.hub_model_id or training.output_dir}, as {user['name']}"
     if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
         return Check("error", "push_to_hub", f"{finding}, whose token may only read", LOGIN)
     return Check("ok", "push_to_hub", finding)
+
+
+def _check_name(name: str, setting: str) -> None:
+    """Raise UserError if the Hub has no such names."""
+    with one_line(f"{setting}: ", kinds=(ValueError,)):
+        validate_repo_id(name)
 
 
 def push(trainer: GRPOTrainer) -> None:
@@ -52,6 +60,7 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
     """Upload the public files of a run or a merged model, and return the address."""
     if not any(run.glob("*.safetensors")):
         raise UserError(f"publish: {str(run)!r} holds no trained model; name a finished run")
+    _check_name(name, "publish")
     command = shlex.join(["python", "-m", "grpo", "publish", str(run), name])
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,5 +1,6 @@
 """grpo/config/hardware.py: settings against the machine."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -132,6 +133,25 @@ def test_vllm_samples_where_it_is_installed(gpus):
     values = settings(eval_only=True)
     hardware.fit_to_machine(values, {})
     assert not values["use_vllm"]  # there are no rollouts
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "flags", "refused"),
+    [
+        (True, (), True),
+        (None, ("vllm_mode",), True),
+        (None, (), False),
+        (False, ("vllm_mode",), False),  # as the error advises
+    ],
+)
+def test_vllm_that_is_not_installed_is_an_error_on_any_device(asked, flags, refused, on_cpu, gpus):
+    """Before anything else, so in a dry run, too."""
+    gpus(1, vllm=False)
+    values = settings(use_vllm=asked, use_cpu=on_cpu)
+    with pytest.raises(UserError, match=r"requirements-cuda\.txt") if refused else contextlib.nullcontext():
+        hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
+    hardware.fit_to_machine(settings(use_vllm=asked, use_cpu=on_cpu, eval_only=True), {})  # no rollouts
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "generation_kwargs", "ACCELERATE_USE_FSDP"])

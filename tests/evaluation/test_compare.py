@@ -124,14 +124,35 @@ def test_later_runs_are_compared_with_the_first_question_by_question(runs, capsy
     assert "seed3 against seed1: lenient +37.5" in said
 
 
+def rewrite(run, edit):
+    """Edit the list of a run's answers after training."""
+    path = run / "completions_after.jsonl"
+    rows = edit([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 @pytest.mark.parametrize("changed", [{"question": "another"}, {"answer": "8"}])
 def test_other_questions_are_not_paired(changed, runs, capsys):
-    path = runs[1] / "completions_after.jsonl"
-    first, *others = path.read_text().splitlines()
-    path.write_text("\n".join([json.dumps(json.loads(first) | changed), *others, ""]))
+    rewrite(runs[1], lambda rows: [row | changed for row in rows])
     said = shown(capsys, *runs)
     assert "seed1 and seed2 answered other questions: their gains cannot be compared" in said
     assert "seed2 against" not in said and "seed3 against seed1" in said
+
+
+def test_runs_are_compared_on_the_questions_that_both_answered(runs, capsys):
+    """As after another `eval_samples`, which draws most of the same questions, in any order."""
+    rewrite(runs[1], lambda rows: [{**rows[0], "question": "another"}, *rows[:3:-1]])  # 7, 6, 5, 4: two are right
+    said = shown(capsys, *runs)
+    assert "After training, on the 4 questions that both answered (of 8 and 5), seed2 against seed1" in said
+    low, high = (100 * end for end in comparison.tango(2, 0, 4))
+    assert f"lenient +50.0 points (95 % interval {low:+.1f} to {high:+.1f}; 2 better, 0 worse)" in said
+    assert "on the same 8 questions, seed3 against seed1" in said
+
+
+def test_a_question_asked_twice_is_paired_twice(runs, capsys):
+    for run in runs:
+        rewrite(run, lambda rows: [*rows, *rows])
+    assert "on the same 16 questions, seed2 against seed1: lenient +25.0" in shown(capsys, *runs)
 
 
 def test_other_judges_are_not_paired(runs, capsys):

@@ -131,6 +131,15 @@ def test_without_a_model_there_is_nothing_to_publish(capfd):
     assert "'run' holds no trained model" in error_of(capfd)
 
 
+@pytest.mark.parametrize("name", ["bad name", "me/bad name", "a/b/c", "-x", "me/x.git"])
+def test_a_name_that_the_hub_does_not_take_is_an_error_at_once(name, learned, tiny_run, capfd):
+    learned.copy()
+    assert tool(["publish", "run", name]) == 2
+    assert "error: publish: " in (line := error_of(capfd)) and name in line and "python -m" not in line
+    assert train_grpo.main(tiny_run(**PUSHES | {"hub_model_id": name, "output_dir": "other"})) == 2
+    assert "error: hub_model_id: " in (line := error_of(capfd)) and "auth login" not in line
+
+
 def test_uploads_at_checkpoints_are_refused(tiny_run, capfd):
     assert train_grpo.main(tiny_run(**PUSHES, hub_strategy="checkpoint")) == 2
     assert "hub_strategy: 'checkpoint'" in error_of(capfd)
