@@ -3,6 +3,10 @@
 import importlib
 import os
 import sys
+from pathlib import Path
+
+if not __package__:  # started as `python path/grpo`, from any directory
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from grpo.core import versions
 from grpo.core.errors import UserError, did_you_mean, one_line, run_main

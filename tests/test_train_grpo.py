@@ -15,6 +15,7 @@ from transformers import pipeline
 
 import rewards
 import train_grpo
+from grpo.core.processes import tool
 from grpo.runs import directory
 
 
@@ -144,7 +145,7 @@ def test_training_goes_on_from_a_saved_adapter(learned_adapter, tiny_run, capfd)
     learned_adapter.copy()
     flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "more", "use_peft": "true"}
     assert train_grpo.main(tiny_run(**flags)) == 0
-    assert "python -m grpo merge more\n" in capfd.readouterr().out
+    assert f"{tool('merge', 'more')}\n" in capfd.readouterr().out
     start, end = (load_file(f"{name}/adapter_model.safetensors") for name in ("run", "more"))
     assert start.keys() == end.keys() and all(not torch.equal(start[key], end[key]) for key in start)
     ended, began = (read(f"{name}.json") for name in ("run/eval_after", "more/eval_before"))

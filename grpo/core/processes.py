@@ -3,10 +3,13 @@
 import gc
 import os
 import re
+import shlex
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
+
+from grpo.core import ROOT
 
 LOST = "another process of this run has ended; its own lines or the launcher's say why"
 
@@ -52,6 +55,20 @@ def program(script: str) -> str:
     if started and Path(started).resolve() == path:
         return started
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def tool(*words: str) -> str:
+    """Return the command line of a tool, such as `python -m grpo report outputs/demo`, that runs from this directory.
+
+    Elsewhere than in the repository it names the tools' path.
+    """
+    start = ["-m", "grpo"] if Path.cwd() == ROOT else [str(ROOT / "grpo")]
+    return shlex.join(["python", *start, *words])
+
+
+def file(name: str) -> str:
+    """Return the path of a file of this repository for a command to copy: its name, in the repository."""
+    return name if Path.cwd() == ROOT else shlex.quote(str(ROOT / name))
 
 
 def launch() -> str:

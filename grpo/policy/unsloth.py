@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core.errors import ArgumentParser, one_line
+from grpo.core.processes import file
 from grpo.core.settings import Config
-
-REMEDY = "pip install -r requirements-unsloth.txt in an environment of its own, with a CUDA GPU"
 
 
 def import_if_asked(argv: Sequence[str]) -> None:
@@ -23,9 +22,10 @@ def import_if_asked(argv: Sequence[str]) -> None:
         return
     # the import starts CUDA, which reads this variable only once
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    with one_line(
-        "use_unsloth: Unsloth cannot be imported (", f"); {REMEDY}, or use --use_unsloth false"
-    ):  # NotImplementedError without a GPU
+    remedy = f"pip install -r {file('requirements-unsloth.txt')} in an environment of its own, with a CUDA GPU"
+    with one_line(  # NotImplementedError without a GPU
+        "use_unsloth: Unsloth cannot be imported (", f"); {remedy}, or use --use_unsloth false"
+    ):
         import unsloth  # noqa: F401
 
 

@@ -4,7 +4,6 @@ python -m grpo publish RUN NAME
 """
 
 import json
-import shlex
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import validate_repo_id
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import without_folders
@@ -61,7 +61,7 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
     if not any(run.glob("*.safetensors")):
         raise UserError(f"publish: {str(run)!r} holds no trained model; name a finished run")
     _check_name(name, "publish")
-    command = shlex.join(["python", "-m", "grpo", "publish", str(run), name])
+    command = processes.tool("publish", str(run), name)
     with (
         tempfile.TemporaryDirectory() as folder,
         one_line("the upload failed (", f"); the run is complete in {run}; to upload it: {command}"),
@@ -88,7 +88,7 @@ def _copy_public(run: Path, folder: Path) -> None:
         record = json.loads(without_folders(json.dumps(record))) | asked | {"process": None}
         write_json(folder / "run.json", record)
     if (run / "report.html").exists():
-        report.write_page(read_run(folder))
+        report.write_page(read_run(folder), public=True)
 
 
 def main(argv: list[str]) -> int:

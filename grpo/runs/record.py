@@ -70,6 +70,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
     now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), shlex.join([config.program, *config.argv])
+    command = f"{processes.launch()} {command}"
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": command}
     if config.resumed_with:
@@ -79,6 +80,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
         "started": earlier.get("started", now),
         "script": Path(config.script_file).name,
         "command": command,
+        "started_in": str(Path.cwd()),
         "resume": resume_command(directory, config),
         "process": {"id": os.getpid(), "host": platform.node()},
         "commit": commit(),

@@ -4,12 +4,14 @@ python -m grpo report RUN_DIR
 """
 
 import functools
+import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from grpo.core import ROOT
 from grpo.core.errors import ArgumentParser, reason_of
 from grpo.core.text import short_name
 from grpo.runs import charts
@@ -87,9 +89,22 @@ def _template() -> Template:
     return page.get_template("report.html.j2")
 
 
-def write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
-    """Write `report.html` and return its path; with `live`, the page reloads itself."""
-    values = {"run": run, "limits": _limits(run), "examples": _examples(run), "live": live, "headings": HEADINGS}
+def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool = False) -> Path:
+    """Write `report.html` and return its path.
+
+    Args:
+        live: if given, the page reloads itself.
+        public: without commands for this machine.
+    """
+    again = None if public else shlex.join(["python", str(ROOT / "grpo"), "report", str(run.directory.resolve())])
+    values = {
+        "run": run,
+        "limits": _limits(run),
+        "examples": _examples(run),
+        "live": live,
+        "headings": HEADINGS,
+        "again": again,
+    }
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
     path = run.directory / "report.html"
     write_text(path, text + "\n")  # a browser may load the page at any moment

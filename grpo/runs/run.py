@@ -6,7 +6,7 @@ happens at the end of a rollout (training/stopping.py). At any other time a sign
 
 import contextlib
 import os
-import shlex
+import re
 import shutil
 import signal
 import sys
@@ -19,6 +19,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers.integrations import integration_utils
 
+from grpo.core import processes
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.processes import LOST, is_first_process, is_process_lost, say
@@ -120,12 +121,14 @@ class Run:
 
     def next_steps(self, written: Path) -> str:
         """Return the next steps with a finished run, as commands to copy."""
-        run, name, ask = shlex.quote(str(self.output)), shlex.quote(self.output.name), "python -m grpo ask"
-        lines = ["Next:", f"  read the report  {written}", f'  ask the model    {ask} {run} "your question"']
+        run = str(self.output)
+        name = re.sub(r"[^\w.-]+|[.-]{2,}", "-", self.output.name).strip("-.")  # as the Hub takes it
+        lines = ["Next:", f"  read the report  {written}"]
+        lines.append(f"  ask the model    {processes.tool('ask', run, 'your question')}")
         if (self.output / "adapter_config.json").exists():
-            lines.append(f"  merge it         python -m grpo merge {run}")
+            lines.append(f"  merge it         {processes.tool('merge', run)}")
         if not self.config.training.push_to_hub:
-            lines.append(f"  publish it       python -m grpo publish {run} your-name/{name}")
+            lines.append(f"  publish it       {processes.tool('publish', run, f'your-name/{name}')}")
         return "\n".join(lines)
 
     # Signals

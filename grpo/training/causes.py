@@ -310,8 +310,8 @@ CAUSES = (  # the most important first
     Cause(
         "dead_reward",
         _dead_reward,
-        "read some completions (python -m grpo xray); if they cannot earn it yet, num_shots 1 shows the format; "
-        "otherwise fix it, or take it out of reward_funcs",
+        "read some completions (the X-ray, docs/evaluation.md); if they cannot earn it yet, num_shots 1 shows the "
+        "format; otherwise fix it, or take it out of reward_funcs",
         stops=False,  # the run still learns from its other rewards
     ),
     Cause(

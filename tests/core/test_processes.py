@@ -1,14 +1,22 @@
 """grpo/core/processes.py: how processes are started, and that two machines train as one."""
 
+import os
+import re
+import shlex
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from helpers_commands import start
+from helpers_report import Page
 from helpers_runs import LEARNS, ROOT
 
 from grpo.core import processes
+from grpo.runs import report
 
+IN_PATH = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 LAUNCHED = {"TORCHELASTIC_RUN_ID": "none"}
 
 
@@ -64,3 +72,41 @@ def test_two_machines_make_one_run(tiny_run):
     assert shown.count("Run: ") == shown.count("Saved in ") == shown.count("Training (a loss near 0") == 1
     assert not nothing.strip()
     assert (Path("run/checkpoint-2") / "rng_state_1.pth").exists()
+
+
+# --- Commands to copy
+
+
+def test_a_tools_command_depends_on_where_it_is_printed(monkeypatch, tmp_path):
+    elsewhere = f"python {shlex.quote(str(ROOT / 'grpo'))} ask 'my run' 'Why?'"
+    assert processes.tool("ask", "my run", "Why?") == elsewhere
+    assert processes.file("requirements-cuda.txt") == str(ROOT / "requirements-cuda.txt")
+    monkeypatch.chdir(ROOT)
+    assert processes.tool("ask", "my run", "Why?") == "python -m grpo ask 'my run' 'Why?'"
+    assert processes.file("requirements-cuda.txt") == "requirements-cuda.txt"
+
+
+def run_as_printed(command, directory="."):
+    done = subprocess.run(command, shell=True, cwd=directory, env=IN_PATH, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), command
+    return done.stdout
+
+
+def test_the_reports_command_runs_from_anywhere(learned, tmp_path):
+    run = learned.copy("a run")
+    page = Page(report.write(run))
+    (run / "report.html").unlink()
+    command = page.text.rpartition("Made from the files in this directory by ")[2].rstrip(".").strip()
+    for directory in (run, "/"):
+        assert str(run.resolve() / "report.html") in run_as_printed(command, directory)
+        assert Page(run / "report.html").text == page.text
+
+
+@pytest.mark.slow
+def test_the_next_steps_run_as_they_are_printed(learned):
+    learned.copy()
+    steps = re.search(r"ask the model (python .*?) publish it (python .*? your-name/[\w.-]+)", learned.shown)
+    assert "run answers" in run_as_printed(steps[1])
+    nowhere = IN_PATH | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(steps[2], shell=True, env=nowhere, capture_output=True, text=True)
+    assert done.returncode == 2 and f"to upload it: {steps[2]}" in done.stderr

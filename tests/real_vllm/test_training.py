@@ -79,7 +79,7 @@ def test_the_demo_learns_with_it(capfd):
     argv = ["--config", "demo", *flags(**VLLM), "--max_steps", "6", "--output_dir", "run"]
     assert train_grpo.main(argv) == 0
     shown = capfd.readouterr()
-    assert "Traceback" not in shown.err and "python -m grpo ask run" in shown.out
+    assert "Traceback" not in shown.err and "grpo ask run" in shown.out
     before, after = (json.loads(Path(f"run/eval_{when}.json").read_text()) for when in ("before", "after"))
     assert after["accuracy_lenient"] > before["accuracy_lenient"] + 0.15
     assert json.loads(Path("run/run.json").read_text())["status"] == "finished"

@@ -14,6 +14,7 @@ from huggingface_hub.utils import http_backoff
 
 import train_grpo
 from grpo.__main__ import main as tool
+from grpo.core import processes
 from grpo.runs import charts, hub
 
 PUSHES = {"push_to_hub": "true", "hub_model_id": "me/x", "eval_samples": "2"}
@@ -67,6 +68,7 @@ def test_an_upload_holds_model_card_report_and_records(tiny_run, rows_file, serv
     texts = {name: content.decode() for name, content in files.items() if name != "model.safetensors"}
     report, local = texts["report.html"], (run / "report.html").read_text()
     assert 'class="example"' in local and 'class="example"' not in report and "Before and after" in report
+    assert f"python {ROOT / 'grpo'} report {run.resolve()}" in local and "directory.</p></footer>" in report
     for secret in ("hf_planted", str(tmp_path), str(ROOT), "/srv/", asked[1]["process"]["host"]):
         assert not [name for name, text in texts.items() if secret in text], secret
         assert secret == "hf_planted" or secret in (run / "run.json").read_text()
@@ -96,7 +98,7 @@ def test_a_run_that_fails_to_upload_is_complete_on_the_disk(where, status, tiny_
     assert (str(status) if status else "disconnected") in line and not server.files["me/x"]
     assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
     server.fails.clear()
-    words = line.partition("to upload it: python -m grpo ")[2].split()
+    words = line.partition(f"to upload it: {processes.tool()} ")[2].split()
     assert tool(words) == 0 and {"model.safetensors", "README.md", "report.html"} <= server.files["me/x"].keys()
 
 
