@@ -3,14 +3,15 @@
 Private members of TRL 1.16 and transformers that this module overrides or uses, and the test in tests/ that fails if
 one changes:
 
-    _generate            training/test_run_trainer.py::test_phases_are_timed
-    _calculate_rewards   rewarding/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
-    _metrics             training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
-    _logs                training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
-    _step                training/test_stopping.py::test_checkpoints_due_amid_a_rollout_come_at_its_end
-    _get_train_sampler   training/test_resumed.py::test_a_resumed_run_ends_as_the_uninterrupted_one
-    _run_epoch           training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
-    _save_checkpoint     training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
+    _generate                      training/test_run_trainer.py::test_phases_are_timed
+    _calculate_rewards             rewarding/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
+    _metrics                       training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
+    _logs                          training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
+    _step                          training/test_stopping.py::test_checkpoints_due_amid_a_rollout_come_at_its_end
+    _get_train_sampler             training/test_resumed.py::test_a_resumed_run_ends_as_the_uninterrupted_one
+    _run_epoch                     training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
+    _load_optimizer_and_scheduler  training/test_resumed.py::test_a_resumed_optimizer_follows_the_settings
+    _save_checkpoint               training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
 """
 
 import contextlib
@@ -34,6 +35,8 @@ from grpo.runs import checkpoints, hub, model_card
 from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
+
+OPTIONS = {"initial_lr", "betas", "eps", "weight_decay", "momentum"}  # of a group of an optimizer's parameters
 
 
 class RunTrainer(LeanGRPOTrainer):
@@ -160,6 +163,26 @@ class RunTrainer(LeanGRPOTrainer):
         if self.state.global_step < self.state.max_steps:
             return super()._run_epoch(*args, **kwargs)
         self.control.should_training_stop = True  # transformers would take a step beyond the end of a finished run
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Like transformers', but the learning rate and the optimizer's options follow this run's settings.
+
+        A checkpoint contains those of its own run: a changed one would have no effect, and with more steps the next
+        one would be at the rate of the old schedule's end, often 0.
+        """
+        optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
+        options = [{key: group[key] for key in OPTIONS & group.keys()} for group in optimizer.param_groups]
+        base = list(getattr(schedule, "base_lrs", ()))
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        for group, own in zip(optimizer.param_groups, options, strict=True):
+            group.update(own)
+        if isinstance(schedule, torch.optim.lr_scheduler.LambdaLR):  # others have no rate for a step
+            rates = [rate * scale(schedule.last_epoch) for rate, scale in zip(base, schedule.lr_lambdas, strict=True)]
+            schedule.base_lrs, schedule._last_lr = base, rates
+            for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Like TRL's, but seal the checkpoint once all of it is on the disk, and only then delete older ones."""

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import LEARNS, TINY, flags
-from transformers import Trainer
+from helpers_trainer import make_trainer
+from transformers import Trainer, TrainerCallback
 
 import train_grpo
 from grpo.runs import checkpoints
+from grpo.training.run_trainer import RunTrainer
 
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
@@ -67,6 +69,38 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(learned, capsys):
     (run / "model.safetensors").unlink()  # which is then made again
     assert train_grpo.main(flags(**RESUMED, per_device_eval_batch_size="9")) == 0
     assert_same(state_of(run)["model"], finished["model"])
+
+
+class Rates(TrainerCallback):
+    """The learning rate of each optimizer step, as the optimizer takes it."""
+
+    def __init__(self):
+        self.rates = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.rates += [group["lr"] for group in optimizer.param_groups][:1]
+
+
+def test_a_resumed_optimizer_follows_the_settings(tiny_model, tmp_path):
+    """More steps have no step at a rate of 0 in between, and a changed rate or option is used."""
+
+    def trained(steps, resume=None, **settings):
+        settings = {"lr_scheduler_type": "cosine", "optim": "adamw_torch", "save_steps": 2} | settings
+        settings |= {"max_steps": steps, "save_strategy": "steps", "lengths": 3, "learning_rate": 1e-3} | settings
+        trainer = make_trainer(RunTrainer, tiny_model, tmp_path, callbacks=[rates := Rates()], **settings)
+        trainer.train(resume_from_checkpoint=resume)
+        return rates.rates, trainer.optimizer.param_groups
+
+    whole, _ = trained(4)
+    assert len(whole) == 4 and min(whole) > 0
+    trained(2)
+    rates, _ = trained(4, tmp_path / "checkpoint-2")
+    assert rates == whole[2:]
+    changed = {"learning_rate": 2e-3, "weight_decay": 0.3, "adam_beta2": 0.9}
+    rates, groups = trained(4, tmp_path / "checkpoint-2", **changed)
+    assert rates == pytest.approx([2 * rate for rate in whole[2:]])
+    assert {(group["betas"][1], group["initial_lr"]) for group in groups} == {(0.9, 2e-3)}
+    assert {group["weight_decay"] for group in groups} <= {0.3, 0.0} and groups[0]["weight_decay"] == 0.3
 
 
 @pytest.mark.slow
