@@ -19,6 +19,8 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from lean_grpo import wrappers
+
 NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
 
 
@@ -53,13 +55,13 @@ class Sampling:
 
 
 def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
-    """Return why this sampler cannot be used, to complete `because …`, or None."""
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    """Return why this sampler cannot be used, to complete `because …`, or None. The model may be wrapped."""
+    model, base = wrappers.unwrapped(model), wrappers.base_of(model)
     if "unsloth" in sys.modules:
         return "Unsloth's models decode in a way of their own"
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         return "the adapter adds tokens to the prompt"
-    if not has_plain_cache(model):  # rows cannot be dropped from the batch
+    if not has_plain_cache(base):  # rows cannot be dropped from the batch
         return "the model has sliding windows or states"
     if not (parameters_of(base) >= NEEDED and cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
@@ -73,9 +75,9 @@ def parameters_of(model: Any) -> Set[str]:
     return signature(type(model).forward).parameters.keys()
 
 
-def cache_argument(model: Any) -> str:
-    """Return the name of the cache in the model's forward (transformers 5.24 renamed it); "" without one."""
-    return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), "")
+def cache_argument(model: Any) -> str | None:
+    """Return the name of the cache in the model's forward (transformers 5.24 renamed it); None without one."""
+    return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), None)
 
 
 def has_plain_cache(model: Any) -> bool:
@@ -112,11 +114,16 @@ def complete(
         ends: tokens that end a completion.
         sampling: None: greedy.
         ended: called with the number of rows that are dropped from the batch.
+
+    Raises:
+        ValueError: `reason_against` has a reason against this model.
     """
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers hold the adapter
+    if why := reason_against(model, sampling):
+        raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
+    base = wrappers.base_of(model)
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
     cache: Any = DynamicCache(config=base.config)
-    cache_name = cache_argument(base)
+    cache_name = str(cache_argument(base))
 
     def logits_after(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         output = base(

@@ -18,6 +18,8 @@ from transformers import TrainingArguments
 from transformers.integrations import is_fsdp_enabled
 from trl.models.utils import unwrap_model_for_generation
 
+from lean_grpo import wrappers
+
 
 @contextlib.contextmanager
 def whole(trainer: Any) -> Iterator[Any]:
@@ -36,7 +38,7 @@ def whole(trainer: Any) -> Iterator[Any]:
         with unwrap_model_for_generation(
             trainer.model_wrapped, accelerator, gradient_checkpointing_kwargs=kwargs
         ) as policy:
-            yield policy
+            yield wrappers.unwrapped(policy)  # accelerate keeps torch.compile's wrapper
     finally:
         if sharded:
             model.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward)

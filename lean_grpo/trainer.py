@@ -45,7 +45,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
-from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, ties, trial
+from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, ties, trial, wrappers
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
@@ -96,7 +96,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         sharding.shard(self.accelerator, self.model)
         if self.accelerator.device.type == "cuda":
             gpu.prepare(self.args.tf32)  # vLLM has just undone it
-        model = self.accelerator.unwrap_model(self.model)
+        model = wrappers.unwrapped(self.model)
         if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth replaces it
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
                 self.vllm_generation.sync_weights, model
@@ -108,7 +108,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._samples_by_generate = why is not None or trial.others_write(self)
         reason = trial.reason_against_packing(self) if packed else None
         if packed and reason is None:
-            base = model.get_base_model() if hasattr(model, "get_base_model") else model
+            base = wrappers.base_of(model)
             mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision, base.dtype)
             self.kernel = attention.kernel(attn_implementation, self.accelerator.device, mixed, base.config)
             self.pack_tokens = self.kernel.pack_tokens if pack_tokens is None else pack_tokens

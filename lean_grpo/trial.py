@@ -11,6 +11,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from peft import PeftModel
 from transformers import ProcessorMixin
 
+from lean_grpo import wrappers
 from lean_grpo.sampling import has_plain_cache
 
 BEGINNINGS = 0, 101, 211  # offsets in the vocabulary, tried until the values are finite
@@ -31,8 +32,7 @@ def others_write(trainer: Any) -> bool:
 
 def reason_against_packing(trainer: Any) -> str | None:
     """Return a known reason why this LeanGRPOTrainer cannot use packs, or None."""
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    model, base = wrappers.unwrapped(trainer.model), wrappers.base_of(trainer.model)
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
     optim = str(getattr(trainer.args.optim, "value", trainer.args.optim))
     if base.config._attn_implementation != "sdpa":
@@ -57,7 +57,7 @@ def reason_against_packing(trainer: Any) -> str | None:
         return "ZeRO-3 checkpoints an adapter's layers such that a backward may hold one forward only"
     if "lomo" in optim or "layerwise" in optim:
         return f"optim {optim} updates the weights in each backward"
-    if trainer.args.torch_compile:
+    if wrappers.is_compiled(trainer):
         return "torch_compile would compile every length of a pack anew"
     return None
 
@@ -74,7 +74,7 @@ def misfit(trainer: Any) -> str | None:
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be gathered yet
-    base = trainer.accelerator.unwrap_model(trainer.model)
+    base = wrappers.unwrapped(trainer.model)
     training = trainer.model.training
     trainer.model.eval()
     try:

@@ -16,6 +16,7 @@ from trl import GRPOConfig
 
 from grpo.core.processes import say
 from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
+from lean_grpo.wrappers import unwrapped
 
 Completion = tuple[list[int], bool]  # token ids including the end token, and whether the completion was cut off
 
@@ -52,6 +53,7 @@ def answer(
         batch_size: rows computed at once.
         seed: seed of the samples.
     """
+    model = unwrapped(model)
     state, ends = PartialState(), end_tokens(model, tokenizer)
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     share = order[state.process_index :: state.num_processes]
