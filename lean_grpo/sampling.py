@@ -105,7 +105,7 @@ def complete(
     ends: Sequence[int],
     max_new_tokens: int,
     sampling: Sampling | None = None,
-    ended: Callable[[int], Any] = lambda rows: None,
+    each_token: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
     """Complete each prompt. A completion includes its end token, if any. Call this inside `sampling_mode`.
 
@@ -113,7 +113,7 @@ def complete(
         prompts: token ids; all prompts form one batch.
         ends: tokens that end a completion.
         sampling: None: greedy.
-        ended: called with the number of rows that are dropped from the batch.
+        each_token: called after each token with the number of rows that leave the batch; it may raise to give up.
 
     Raises:
         ValueError: `reason_against` has a reason against this model.
@@ -149,9 +149,10 @@ def complete(
                 done[row].append(token)
                 if token in ends or len(done[row]) == max_new_tokens:
                     running.remove(row)
-        if 8 * (len(rows) - len(running)) >= len(rows):  # dropping fewer is not worth a copy of the cache
+        drops = 8 * (len(rows) - len(running)) >= len(rows)  # dropping fewer is not worth a copy of the cache
+        each_token(len(rows) - len(running) if drops else 0)
+        if drops:
             stay = [index for index, row in enumerate(rows) if row in running]
-            ended(len(rows) - len(stay))
             if not stay:
                 return done
             kept = torch.tensor(stay, device=base.device)

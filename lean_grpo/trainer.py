@@ -37,7 +37,7 @@ forward, and `unwrap_model_for_generation`.
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -71,10 +71,12 @@ class LeanGRPOTrainer(GRPOTrainer):
         prefill: the start of the completion that the chat template already writes (`<think>\\n` in some). If you set
             it, rewards and logs get the whole text. TRL's completion lacks this start and fails format rewards (TRL
             issue 6966).
+        each_token: called after each token that our sampler draws; it may raise to give the rollout up.
     """
 
     args: GRPOConfig
     prefill = ""
+    each_token: Callable[[int], Any] = staticmethod(lambda rows: None)
     model: Any  # PreTrainedModel or PeftModel; never None once constructed
 
     def __init__(
@@ -179,7 +181,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         limit, drawn = self.max_completion_length or 0, Sampling.of(self)
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
-            return sampling.complete(policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn), None
+            inputs = policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn
+            return sampling.complete(*inputs, self.each_token), None
 
     # Advantages
 

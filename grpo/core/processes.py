@@ -1,17 +1,23 @@
 """Coordinate the processes of one run: which one prints, the launcher, the end of the process group."""
 
+import contextlib
 import gc
 import os
 import re
 import shlex
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from grpo.core import ROOT
 
 LOST = "another process of this run has ended; its own lines or the launcher's say why"
+
+
+class GivenUp(KeyboardInterrupt):
+    """A signal during work that a resumed run repeats: an evaluation while training, or a rollout's sampling."""
 
 
 def is_first_process() -> bool:
@@ -81,6 +87,37 @@ def launch() -> str:
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
         return "torchrun [its options as before]"
     return f"torchrun --nproc_per_node={processes}"
+
+
+def largest(number: int) -> int:
+    """Return the largest of all processes' numbers."""
+    import torch  # here: the start of a command does without libraries
+    from accelerate import PartialState
+    from accelerate.utils import gather
+
+    state = PartialState()
+    return number if state.num_processes == 1 else int(gather(torch.tensor([number], device=state.device)).max())
+
+
+def by_first_process(work: Callable[[], Any], window: contextlib.AbstractContextManager[Any] | None = None) -> Any:
+    """Return the result of `work`, which the first process alone does. All raise GivenUp if it does.
+
+    Args:
+        window: entered for the work, such as one in which a signal raises GivenUp.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    result, given_up = None, False
+    if is_first_process():
+        try:
+            with window or contextlib.nullcontext():
+                result = work()
+        except GivenUp:
+            given_up = True
+    result, given_up = broadcast_object_list([result, given_up])
+    if given_up:
+        raise GivenUp
+    return result
 
 
 def is_process_lost(error: BaseException) -> bool:

@@ -66,6 +66,7 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
     if accuracy is None:
         return
     run, trainer, before = accuracy.run, accuracy.trainer, accuracy.before
+    run.end_for_signal()
     after = accuracy.after or curve.measure(run.config, trainer, accuracy.data)
     if is_first_process():
         step = trainer.state.global_step

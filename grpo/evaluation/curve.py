@@ -1,11 +1,12 @@
 """Accuracy on held-out questions while a run trains: a curve over its optimizer steps."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
-from grpo.core.processes import show
+from grpo.core.processes import GivenUp, show
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.evaluation import evaluate
@@ -15,23 +16,21 @@ from lean_grpo import sharding
 
 
 def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
-    """Evaluate a RunTrainer's policy on the held-out questions."""
+    """Evaluate a RunTrainer's policy on the held-out questions. Raise GivenUp for a signal while training."""
     rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
-    with sharding.whole(trainer) as policy:
-        return evaluate.measure(config, policy, trainer.processing_class, trainer.task, data, rewards)
+    with trainer.run.may_give_up("this evaluation"), sharding.whole(trainer) as policy:
+        return evaluate.measure(config, policy, trainer.processing_class, trainer.task, data, rewards, trainer.run)
 
 
 class AccuracyCurve(TrainerCallback):
     """Evaluate the policy every `eval_every` optimizer steps, between the evaluations before and after.
 
-    It restores the random states, so that it does not change the weights.
+    It restores the random states, so that it does not change the weights. A signal ends an evaluation, which the
+    resumed run repeats.
 
     Attributes:
         after: the evaluation after the last step, or None before it.
-        after_stopping: True if this comes after the callback that ends training; no evaluation delays a signal.
     """
-
-    after_stopping = True
 
     def __init__(self, run: Run, trainer: Any, data: Data, before: Evaluation) -> None:
         self.every = run.config.script.eval_every or 0
@@ -48,7 +47,7 @@ class AccuracyCurve(TrainerCallback):
             self._measure()  # stopped before this evaluation
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._is_due(state) and self.run.status < 128:  # a signal does not wait for an evaluation
+        if self._is_due(state):
             self._measure()
 
     def _is_due(self, state: Any) -> bool:
@@ -59,9 +58,11 @@ class AccuracyCurve(TrainerCallback):
         ends = state.global_step >= state.max_steps
         if not ends:  # greedy answers alone
             config = dataclasses.replace(config, script=dataclasses.replace(config.script, eval_num_samples=1))
-        evaluation = measure(config, self.trainer, self.data)
-        self.after = evaluation if ends else None
-        self._log(evaluation.summary)
+        with contextlib.suppress(GivenUp):
+            self.run.check_all()
+            evaluation = measure(config, self.trainer, self.data)
+            self.after = evaluation if ends else None
+            self._log(evaluation.summary)
 
     def _log(self, summary: dict[str, Any]) -> None:
         """Log and print the summary for the current step."""

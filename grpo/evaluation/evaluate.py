@@ -14,11 +14,10 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
 from rich.table import Table
 from transformers import PreTrainedModel
 
-from grpo.core.processes import is_first_process, say, show
+from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
@@ -28,6 +27,7 @@ from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, results
 from grpo.runs.record import without_nan
+from grpo.runs.run import Run
 from grpo.task.answers import is_right
 from grpo.task.prompts import tokenize
 from grpo.task.task import Task
@@ -77,12 +77,21 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def measure(
-    config: Config, model: PreTrainedModel, tokenizer: Any, task: Task, data: Data, rewards: Rewards
+    config: Config,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    task: Task,
+    data: Data,
+    rewards: Rewards,
+    run: Run | None = None,
 ) -> Evaluation:
     """Answer the held-out questions greedily, in the number format of training, and grade the answers.
 
     The run's rewards score the answers, too. With `eval_num_samples` k > 1, also sample k completions of each
     question, as in rollouts. If the judge needs gold answers and a question has none, there is no accuracy.
+
+    Args:
+        run: while it trains, a signal makes all processes raise GivenUp.
     """
     start = time.perf_counter()
     training, k = config.training, config.script.eval_num_samples
@@ -90,10 +99,11 @@ def measure(
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
     drawn: list[Completion] = []
     with training_autocast(training, model):
-        greedy = answer(model, tokenizer, prompts, limit, batch_size)
+        check = run.check if run else lambda: None
+        greedy = answer(model, tokenizer, prompts, limit, batch_size, check=check)
         if k > 1:
             many = [prompt for prompt in prompts for _ in range(k)]
-            drawn = answer(model, tokenizer, many, limit, batch_size, Sampling.of(training), training.seed)
+            drawn = answer(model, tokenizer, many, limit, batch_size, Sampling.of(training), training.seed, check)
 
     def text_of(ids: list[int]) -> str:
         return task.prompt.prefill + tokenizer.decode(ids, skip_special_tokens=True)
@@ -109,40 +119,47 @@ def measure(
         records.append(record)
 
     notes: dict[str, Any] = {"judge": task.judge_name} if task.judge else {}
-    if error := add_grades(records, rows, task):
+    if error := add_grades(records, rows, task, run):
         notes["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
     columns = probe.columns_of(
         rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task.prompt.chat
     )
-    notes |= add_rewards(records, _scores(rewards, columns, task), registry.weights_of(config, rewards))
+    notes |= add_rewards(records, _scores(rewards, columns, task, run), registry.weights_of(config, rewards))
     task.forget()
     return Evaluation({**summarize(records), **notes, "seconds": round(time.perf_counter() - start, 2)}, records)
 
 
-def _scores(rewards: Rewards, columns: dict[str, Any], task: Task) -> dict[str, list[float | None]]:
+def _scores(
+    rewards: Rewards, columns: dict[str, Any], task: Task, run: Run | None = None
+) -> dict[str, list[float | None]]:
     """Score completions with the rewards that apply to them, in the first process only, since rewards may be slow.
 
     Hides what they print and keeps the random states, so that an evaluation does not change the run.
     """
     if any(gold is None for gold in columns["answer"]):
         rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, task)}
-    scores: dict[str, list[float | None]] = {}
-    if rewards and is_first_process():
+
+    def score() -> dict[str, list[float | None]]:
         with random_states_kept():
-            scores = probe.scores(rewards, columns)
-    return broadcast_object_list([scores])[0]
+            return probe.scores(rewards, columns) if rewards else {}
+
+    return by_first_process(score, run.at_once() if run else None)
 
 
-def add_grades(records: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]], task: Task) -> str:
+def add_grades(
+    records: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]], task: Task, run: Run | None = None
+) -> str:
     """Add to each record the extracted answer, whether the format is right and, if it can be judged, the answer.
 
     Returns:
         The error of the user's judge, if it raised; then no record has a verdict. Otherwise "".
     """
-    verdicts: list[list[bool]] = []
-    failure = ""
-    if is_first_process() and all(map(task.can_judge, rows)):  # only here: a judge may be slow, or a paid model
+
+    def judge() -> tuple[list[list[bool]], str]:
+        if not all(map(task.can_judge, rows)):
+            return [], ""
+        verdicts: list[list[bool]] = []
         try:
             with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
                 for record, row in zip(records, rows, strict=True):
@@ -151,9 +168,11 @@ def add_grades(records: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, An
         except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
             if task.judge is None:
                 raise
-            failure = f"judge {task.judge_name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            verdicts = []
-    verdicts, failure = broadcast_object_list([verdicts, failure])
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            return [], f"judge {task.judge_name} raises {reason}"
+        return verdicts, ""
+
+    verdicts, failure = by_first_process(judge, run.at_once() if run else None)  # a judge may be slow, or a paid model
     for index, (record, row) in enumerate(zip(records, rows, strict=True)):
         right, *samples = verdicts[index] if verdicts else [None]
         grade = task.grade(record["completion"], row, right)

@@ -3,7 +3,7 @@
 It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for models that these do not support.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from trl import GRPOConfig
 
-from grpo.core.processes import say
+from grpo.core.processes import GivenUp, largest, say
 from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
 
@@ -42,6 +42,7 @@ def answer(
     batch_size: int,
     sampling: Sampling | None = None,
     seed: int = 0,
+    check: Callable[[], Any] = lambda: None,
 ) -> list[Completion]:
     """Complete each prompt once, in order; greedily if `sampling` is None.
 
@@ -52,6 +53,7 @@ def answer(
         max_new_tokens: the limit at which a completion is cut off.
         batch_size: rows computed at once.
         seed: seed of the samples.
+        check: called after each token; if it raises GivenUp in one process, all raise it.
     """
     model = unwrapped(model)
     state, ends = PartialState(), end_tokens(model, tokenizer)
@@ -63,13 +65,24 @@ def answer(
     bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)  # None: no tty
     devices = [model.device] if model.device.type == "cuda" else []
     done: list[tuple[int, list[int]]] = []
-    with bar, sampling_mode(model), torch.random.fork_rng(devices, enabled=sampling is not None):
-        if sampling:
-            torch.manual_seed(seed + state.process_index)
-        for start in range(0, len(share), batch_size):
-            batch = share[start : start + batch_size]
-            inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
-            done += zip(batch, complete_by_generate(*inputs) if why else complete(*inputs, bar.update), strict=True)
+    given_up = False
+
+    def each_token(rows: int) -> None:
+        bar.update(rows)
+        check()
+
+    try:
+        with bar, sampling_mode(model), torch.random.fork_rng(devices, enabled=sampling is not None):
+            if sampling:
+                torch.manual_seed(seed + state.process_index)
+            for start in range(0, len(share), batch_size):
+                batch = share[start : start + batch_size]
+                inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
+                done += zip(batch, (complete_by_generate if why else complete)(*inputs, each_token), strict=True)
+    except GivenUp:
+        given_up = True
+    if largest(given_up):
+        raise GivenUp
     completions = [ids for _, ids in sorted(gather_object(done))]
     return [(ids, ids[-1] not in ends) for ids in completions]
 
@@ -81,6 +94,7 @@ def complete_by_generate(
     ends: Sequence[int],
     max_new_tokens: int,
     sampling: Sampling | None = None,
+    each_token: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
     """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`)."""
     drawn = sampling or Sampling(top_k=50)  # defaults, which greedy decoding ignores
@@ -94,7 +108,13 @@ def complete_by_generate(
         bos_token_id=tokenizer.bos_token_id,
     )
     padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
-    output = model.generate(**padded.to(model.device), generation_config=config)
+
+    def going_on(ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        each_token(0)
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # none stops here
+
+    output = model.generate(**padded.to(model.device), generation_config=config, stopping_criteria=[going_on])
+    each_token(len(prompts))
     rows = output[:, padded["input_ids"].shape[1] :].tolist()
     lengths = [next((index + 1 for index, token in enumerate(row) if token in ends), len(row)) for row in rows]
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]

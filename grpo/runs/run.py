@@ -1,7 +1,8 @@
 """Lock a run's directory, keep its record, and end it with one readable line, whatever the cause.
 
 A signal, an alarm or faulty rewards end a run before its last step. During training the end is requested here and
-happens at the end of a rollout (training/stopping.py). At any other time a signal ends the run at once.
+happens at the end of a rollout (training/stopping.py); an evaluation, and a rollout that is still being sampled, are
+given up for a signal, since a resumed run repeats them. At any other time a signal ends the run at once.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from transformers.integrations import integration_utils
 from grpo.core import processes
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
-from grpo.core.processes import LOST, is_first_process, is_process_lost, say
+from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
@@ -31,6 +32,7 @@ from grpo.runs import checkpoints, directory, record, report
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
 EARLY = "ended early"
+FINISHING = "finishing this rollout's steps"  # a signal's effect while training, unless the work can be given up
 
 
 class Run:
@@ -41,8 +43,8 @@ class Run:
         step, planned: completed optimizer steps, and steps of the whole run (0 if unknown).
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
         status: the exit status for `ending`.
-        training: True during optimizer steps, when a signal waits for the end of a rollout.
-        signal: the number of the signal that this process received, 0 for none.
+        training: True from the first optimizer step to the last, when a signal only requests the end.
+        signal: the number of the signal that this process received while training, 0 for none.
     """
 
     def __init__(self, config: Config) -> None:
@@ -52,6 +54,7 @@ class Run:
         self.ending, self.status = "", 0
         self.training = False
         self.signal = 0
+        self._reaction, self._at_once = FINISHING, False
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
@@ -135,7 +138,7 @@ class Run:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handle SIGNALS: in training they request the end, at other times they raise Interrupted.
+        """Handle SIGNALS: while training they request the end, at other times they raise Interrupted.
 
         A second signal has its usual effect. Ignored signals (nohup) stay ignored. Only the main thread of a process
         can handle signals; elsewhere this does nothing.
@@ -166,9 +169,50 @@ class Run:
             raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
         if is_first_process():  # print() may already be in the middle of a line
-            text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving"
+            text = f"\n{name_of(signum)}: {self._reaction}, then saving"
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
             os.write(2, f"{text}\n".encode())
+        if self._at_once:
+            raise GivenUp
+
+    @contextlib.contextmanager
+    def may_give_up(self, work: str) -> Iterator[None]:
+        """Let a signal say that it gives up this work: `this evaluation`. The work itself asks `check`."""
+        self._reaction = f"giving up {work}"
+        try:
+            yield
+        finally:
+            self._reaction = FINISHING
+
+    def check(self, *_: Any) -> None:
+        """Raise GivenUp if this process has received a signal while training."""
+        if self.training and self.signal:
+            raise GivenUp
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let a signal while training raise GivenUp here, whatever runs, such as a user's function."""
+        self._at_once = self.training
+        try:
+            self.check()
+            yield
+        finally:
+            self._at_once = False
+
+    def check_all(self) -> None:
+        """Raise GivenUp in all processes if any of them has received a signal while training."""
+        if self.training and largest(self.signal):
+            raise GivenUp
+
+    def stop_for_signal(self) -> None:
+        """Request the end in all processes if any of them has received a signal."""
+        if number := largest(self.signal):
+            self.request_stop(name_of(number), 128 + number)
+
+    def end_for_signal(self) -> None:
+        """Raise Interrupted for a signal that came too late to end training early."""
+        if self.signal and not self.stopped:
+            raise Interrupted(name_of(self.signal), 128 + self.signal)
 
     # Errors
 
@@ -178,9 +222,10 @@ class Run:
         try:
             yield
         except KeyboardInterrupt as error:
-            name = str(error) or "Ctrl-C"
+            number = self.signal if isinstance(error, GivenUp) else signal.SIGINT
+            name = str(error) or name_of(number)
             self._break_off(f"interrupted by {name}")
-            raise Interrupted(f" by {name}. {self.how_to_resume()}", getattr(error, "status", 130)) from None
+            raise Interrupted(f" by {name}. {self.how_to_resume()}", getattr(error, "status", 128 + number)) from None
         except Exception as error:
             line = str(error) if isinstance(error, UserError) else self._explanation(error)
             self._break_off(f"failed: {line or reason_of(error)}")

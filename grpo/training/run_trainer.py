@@ -28,10 +28,11 @@ from datasets import Dataset
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core.errors import UserError, fault_of
-from grpo.core.processes import say
+from grpo.core.processes import GivenUp, say
 from grpo.rewarding.guard import RewardGuard
-from grpo.rewarding.isolation import random_states_kept
+from grpo.rewarding.isolation import keep_random_states, random_states_kept
 from grpo.runs import checkpoints, hub, model_card
+from grpo.runs.run import Run
 from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
@@ -53,14 +54,17 @@ class RunTrainer(LeanGRPOTrainer):
             rewards.
         solved: the share of right completions in each group of the last rollout of all processes, (groups,); NaN if
             unknown.
+        run: the run that signals end; without one they have their usual effect.
         seal_record: additional values for the seal of each checkpoint.
     """
 
     task: Task | None = None
+    run: Run | None = None
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.seal_record: dict[str, Any] = {}
+        self._restore_random_states: Callable[[], None] | None = None
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
         self._judge_failed, self._judge_fault = False, ""
@@ -106,6 +110,64 @@ class RunTrainer(LeanGRPOTrainer):
         shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
         super().log(logs, *args, **kwargs)
         self.log_completions = shows
+
+    # Signals
+
+    def keep_random_states(self) -> None:
+        """Keep the random states of this step's end, which a checkpoint of it has."""
+        self._restore_random_states = keep_random_states()
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        """Like LeanGRPOTrainer's; all processes raise GivenUp if one of them has received a signal."""
+        if self.run is None:
+            return super()._generate_single_turn(*args, **kwargs)
+        sampled = None
+        work = "this rollout" if self.model.training else "this evaluation"
+        with self.run.may_give_up(work), contextlib.suppress(GivenUp):
+            sampled = super()._generate_single_turn(*args, **kwargs)
+        self.run.check_all()
+        return sampled
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True  # transformers would take a step beyond a finished run's end
+            return
+        try:
+            super()._run_epoch(*args, **kwargs)
+        except GivenUp:  # while a rollout was sampled: no weight has changed since the last step
+            if self._restore_random_states:
+                self._restore_random_states()
+            elif kwargs["resume_from_checkpoint"]:  # nor has any since this checkpoint
+                self._load_rng_state(kwargs["resume_from_checkpoint"])
+            kept = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
+            self._end_here(self._tr_loss, None, **{key: kwargs[key] for key in kept})
+
+    def _end_here(self, *args: Any, **kwargs: Any) -> None:
+        """End training at the last step, with its checkpoint."""
+        assert self.run is not None
+        step, control = self.state.global_step, self.control
+        self.run.stop_for_signal()
+        control.should_training_stop = control.should_log = True
+        control.should_evaluate = False
+        control.should_save = step > 0 and not checkpoints.is_sealed(self._checkpoint(step))
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Like transformers', but a signal ends TRL's evaluation, which also keeps the random states."""
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        except GivenUp:  # `metric_for_best_model` has no value for this step
+            step = self.state.global_step
+            say(f"note: no evaluation by eval_strategy at step {step}, since it was given up")
+            self.control.should_evaluate = False
+            if step >= self.state.max_steps:
+                super()._maybe_log_save_evaluate(*args, **kwargs)
+            elif self.at_boundary:
+                self._end_here(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        with random_states_kept():
+            return super().evaluate(*args, **kwargs)
 
     # Rewards
 
@@ -159,10 +221,8 @@ class RunTrainer(LeanGRPOTrainer):
         stock = cast(RepeatSampler, super()._get_train_sampler(dataset))
         return _InEpochs(stock, lambda: int(self.state.epoch or 0))
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step < self.state.max_steps:
-            return super()._run_epoch(*args, **kwargs)
-        self.control.should_training_stop = True  # transformers would take a step beyond the end of a finished run
+    def _checkpoint(self, step: int) -> Path:
+        return Path(self.args.output_dir or "") / f"checkpoint-{step}"
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Like transformers', but the learning rate and the optimizer's options follow this run's settings.
@@ -187,7 +247,7 @@ class RunTrainer(LeanGRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Like TRL's, but seal the checkpoint once all of it is on the disk, and only then delete older ones."""
         run, args = Path(self.args.output_dir or ""), self.args
-        directory, keep = run / f"checkpoint-{self.state.global_step}", args.save_total_limit
+        directory, keep = self._checkpoint(self.state.global_step), args.save_total_limit
         if args.should_save:
             checkpoints.delete(directory)  # left by an earlier attempt
         self.accelerator.wait_for_everyone()

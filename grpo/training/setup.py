@@ -22,6 +22,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     """
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill
+    trainer.run, trainer.each_token = run, run.check
     record = task.record()
     # `ask` reads the prompt from a copied checkpoint
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}

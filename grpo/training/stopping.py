@@ -6,10 +6,9 @@ uninterrupted run would sample at that point, too.
 
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from grpo.runs.run import Run, name_of
+from grpo.runs.run import Run
 from grpo.training.run_trainer import RunTrainer
 
 
@@ -28,10 +27,7 @@ class StopAtRolloutEnd(TrainerCallback):
         self.run.step = state.global_step
         # last, to see requests of the others; a new list, since this event iterates over the old one
         callbacks = self.trainer.callback_handler.callbacks
-        self.trainer.callback_handler.callbacks = sorted(callbacks, key=self._order)
-
-    def _order(self, callback: TrainerCallback) -> int:
-        return 1 if callback is self else 2 if getattr(callback, "after_stopping", False) else 0
+        self.trainer.callback_handler.callbacks = sorted(callbacks, key=lambda callback: callback is self)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.training = False
@@ -40,20 +36,24 @@ class StopAtRolloutEnd(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.step = state.global_step
-        self._stop_for_signal()
+        if state.global_step < state.max_steps:  # the last weights are kept, and what follows them is interrupted
+            self.run.stop_for_signal()
         self._due |= control.should_save
         self._take_over(state, control)
         control.should_save = self._due and self._may_end(state)
         if self._may_end(state):
             self._due = False
+            self.trainer.keep_random_states()
             if self.run.stopped:
                 control.should_training_stop = control.should_save = True
+        control.should_evaluate &= self.run.status < 128  # TRL's evaluation: a signal does not wait for it
         # checkpoints lack metrics that wait for a log, and a run must log all of its steps
         control.should_log |= control.should_save or state.global_step >= state.max_steps
 
     def _after_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._take_over(state, control) and self._may_end(state):
             control.should_save = True  # saving comes after these events
+        control.should_evaluate &= self.run.status < 128
 
     on_log = on_evaluate = on_epoch_end = _after_step
 
@@ -67,11 +67,3 @@ class StopAtRolloutEnd(TrainerCallback):
             self.run.end_early()
         control.should_training_stop &= self._may_end(state)
         return requested
-
-    def _stop_for_signal(self) -> None:
-        """Request the end if any process has received a signal."""
-        number, accelerator = self.run.signal, self.trainer.accelerator
-        if accelerator.num_processes > 1:
-            number = int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
-        if number:
-            self.run.request_stop(name_of(number), 128 + number)

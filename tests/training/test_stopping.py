@@ -2,16 +2,18 @@
 
 import json
 import os
+import pydoc
 import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
+from helpers_resume import assert_same, state_of
 from helpers_runs import LEARNS
 
 import train_grpo
+from grpo.core.processes import GivenUp, by_first_process
 from grpo.evaluation import evaluate
 from grpo.runs import checkpoints
 from grpo.runs.run import Run
@@ -33,7 +35,7 @@ def _not_ignored():
 def signal_in_the_second_step(monkeypatch):
     def send(*signals):
         class Signals(callbacks.MetricsFile):
-            def on_step_begin(self, args, state, control, **kwargs):
+            def on_pre_optimizer_step(self, args, state, control, **kwargs):
                 if state.global_step == 1 and not sent:
                     sent.extend(signals)
                     for number in signals:
@@ -135,14 +137,11 @@ def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch
 # --- At a rollout's end
 
 
-def stopping(tmp_path, every=1, processes=1, gathered=None):
+def stopping(tmp_path, every=1):
     """(run, its callback, as much of a trainer as that asks)."""
     trainer = type("Fake", (SimpleNamespace,), {"at_boundary": RunTrainer.at_boundary})(
-        _step=4, num_iterations=1, args=SimpleNamespace(steps_per_generation=every),
-        accelerator=SimpleNamespace(
-            num_processes=processes, device="cpu", gather=lambda own: own if gathered is None else gathered
-        ),
-    )  # fmt: skip
+        _step=4, num_iterations=1, args=SimpleNamespace(steps_per_generation=every), keep_random_states=lambda: None
+    )
     training = SimpleNamespace(resume_from_checkpoint=None)
     run = Run(SimpleNamespace(output=tmp_path, argv=[], started=0.0, script=None, training=training))
     return run, StopAtRolloutEnd(trainer, run), trainer
@@ -150,7 +149,7 @@ def stopping(tmp_path, every=1, processes=1, gathered=None):
 
 def end_step(callback, step=4, due=False):
     """The callback's answer at a step's end where a checkpoint is due or not."""
-    control = SimpleNamespace(should_save=due, should_log=False, should_training_stop=False)
+    control = SimpleNamespace(should_save=due, should_log=False, should_training_stop=False, should_evaluate=True)
     state = SimpleNamespace(global_step=step, max_steps=8, is_world_process_zero=True)
     callback.on_step_end(None, state, control)
     return control
@@ -181,7 +180,89 @@ def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path):
     assert saved == [3, 6, 8] and stopped == [6, 8]  # at the rollout's end, or the run's
 
 
-def test_a_signal_to_one_process_ends_all_of_them(tmp_path):
-    run, callback, _ = stopping(tmp_path, processes=2, gathered=torch.tensor([0, signal.SIGTERM]))
-    assert end_step(callback).should_training_stop
+def test_a_signal_to_one_process_ends_all_of_them(tmp_path, monkeypatch):
+    run, callback, _ = stopping(tmp_path)
+    assert end_step(callback).should_evaluate
+    monkeypatch.setattr("grpo.runs.run.largest", lambda own: signal.SIGTERM)
+    asked = end_step(callback)
+    assert asked.should_training_stop and not asked.should_evaluate
     assert (run.ending, run.status) == ("interrupted by SIGTERM", 143)
+
+
+# --- While work is done that a resumed run repeats
+
+REPEATS = {**LEARNS, "max_steps": "4", "eval_samples": "4", "max_samples": "30", "max_completion_length": "12"}
+REPEATS |= {"logging_steps": "1", "save_steps": "3"}
+BY_GENERATE = {"repetition_penalty": "1.1"}
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_size": "8"}
+# After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
+MOMENTS = {
+    "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "this evaluation"),
+    "rewards of answers": ({"eval_every": "2"}, "grpo.rewarding.probe.scores", 2, "this evaluation"),
+    "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "this rollout"),
+    "a rollout by generate": (
+        {"repetition_penalty": "1.1"},
+        "transformers.GenerationMixin.generate",
+        3,
+        "this rollout",
+    ),
+    "TRL's evaluation": (BY_STEPS, "lean_grpo.sampling.complete", 3, "this evaluation"),
+}
+
+
+def trained(run):
+    """The state of a finished run without TRL's evaluations, whose lines a resumed run may lack."""
+    state = state_of(Path(run))
+    if any("eval_reward" in line for line in state["metrics"]):
+        del state["samples"]  # TRL's evaluations replace those of their step
+    for lines in (state["metrics"], state["state"]["log_history"]):
+        lines[:] = [line for line in lines if not any(key.startswith("eval_") for key in line)]
+        lines.sort(key=lambda line: (line["step"], "eval/n" in line, "train_loss" in line))
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_ends_work_that_is_repeated(tiny_run, monkeypatch, capfd, moment):
+    settings, name, call, work = MOMENTS[moment]
+    flags, (owner, _, attribute) = tiny_run(**REPEATS | settings), name.rpartition(".")
+    assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
+    original, calls = pydoc.locate(name), []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pydoc.locate(owner), attribute, interrupted)
+        assert train_grpo.main(flags) == 143
+    assert len(calls) == call and f"SIGTERM: giving up {work}, then saving" in capfd.readouterr().err
+    assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), []) and status() == "interrupted by SIGTERM"
+    assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
+    assert_same(trained("run"), trained("whole"))
+
+
+@pytest.mark.slow
+def test_a_signal_in_the_curves_last_evaluation_keeps_the_weights(tiny_run, monkeypatch):
+    interrupted_at(monkeypatch, 2)
+    flags = tiny_run(max_steps="1", save_strategy="no", eval_every="1")
+    assert train_grpo.main(flags) == 143
+    assert Path("run/model.safetensors").exists() and status() == "interrupted by SIGTERM"
+    assert not Path("run/eval_after.json").exists()
+
+
+def test_all_processes_learn_that_the_first_gave_up(tmp_path):
+    run, _, _ = stopping(tmp_path)
+    run.training = True
+
+    def user_code():
+        run._take(signal.SIGTERM, None)
+        return "never"
+
+    with pytest.raises(GivenUp):
+        by_first_process(user_code, run.at_once())
+    with pytest.raises(GivenUp):  # it does not begin
+        by_first_process(lambda: pytest.fail("it began"), run.at_once())
+    assert by_first_process(lambda: "done") == "done"
