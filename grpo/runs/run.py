@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers.integrations import integration_utils
 
 from grpo.core import processes
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
@@ -242,7 +241,7 @@ class Run:
             report.refresh(self.output)  # the page shows it, and stops reloading itself
 
     def _explanation(self, error: Exception) -> str:
-        """Explain a full device or disk, a lost process, a damaged checkpoint or a failing tracker; "" otherwise."""
+        """Explain a full device or disk, a lost process or a damaged checkpoint; "" otherwise."""
         # libraries wrap the exception of a full device or disk
         if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
@@ -257,8 +256,6 @@ class Run:
         if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:
             remedy = "delete it, and --resume_from_checkpoint auto takes the one before it"
             return f"resume_from_checkpoint: {checkpoint} does not load ({reason}); {remedy}"
-        if any(frame.filename == integration_utils.__file__ for frame in frames):
-            return f"report_to: the tracker failed ({reason}); check its key and the network, or use --report_to none"
         return ""
 
 

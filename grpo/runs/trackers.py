@@ -1,16 +1,28 @@
-"""Check a run's trackers before it starts. transformers' callbacks log to them."""
+"""Check a run's trackers before it starts, and call them so that they never end it.
 
+transformers' callbacks log to them, and TRL does itself: its table of completions and its timings.
+"""
+
+import contextlib
+import functools
 import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from trl import GRPOConfig
+from trl.extras import profiling
+from trl.trainer import grpo_trainer
 
 from grpo.core.checklist import Check
-from grpo.core.errors import UserError, did_you_mean, one_line
-from grpo.core.processes import is_first_process
+from grpo.core.errors import UserError, did_you_mean, one_line, reason_of
+from grpo.core.processes import is_first_process, say
+from grpo.runs.files import read_record
 
 OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
+TRLS, CALLED_BY_TRL = (grpo_trainer, profiling), ("wandb", "trackio", "mlflow")
 WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
 
@@ -37,6 +49,84 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
         os.environ["WANDB_MODE"] = "offline"
         notes.append(Check("warning", "report_to", OFFLINE, WANDB_LOGIN))
     return notes
+
+
+# --- While training -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def harmless(callbacks: Iterable[Any]) -> Iterator[None]:
+    """Drop a tracker that fails with one line, instead of ending the run.
+
+    Args:
+        callbacks: the trainer's; those of trackers are changed for good.
+    """
+    failed: set[str] = set()
+
+    def safe(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if name not in failed:
+                try:
+                    return call(*args, **kwargs)
+                except Exception as error:
+                    failed.add(name)
+                    say(f"note: report_to: {name} failed ({reason_of(error)}); the run continues without it")
+            return None
+
+        return called
+
+    for callback in callbacks:
+        if name := next((name for name, kind in INTEGRATION_TO_CALLBACK.items() if isinstance(callback, kind)), ""):
+            for event in [event for event in dir(callback) if event.startswith("on_")]:
+                setattr(callback, event, safe(name, getattr(callback, event)))
+    own = [(module, name, vars(module)[name]) for module in TRLS for name in CALLED_BY_TRL if name in vars(module)]
+    try:
+        for module, name, tracker in own:
+            setattr(module, name, _Safe(tracker, functools.partial(safe, name)))
+        yield
+    finally:
+        for module, name, tracker in own:
+            setattr(module, name, tracker)
+
+
+class _Safe:
+    """A tracker's module whose functions are made safe."""
+
+    def __init__(self, tracker: Any, safe: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._tracker, self._make_safe = tracker, safe
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._tracker, name)
+        return self._make_safe(value) if callable(value) else value
+
+
+def wandb_id(training: GRPOConfig) -> str | None:
+    """Return the id of the run's W&B run: the user's own, the one that a resumed run already has, or a new one."""
+    if "wandb" not in (training.report_to or []):
+        return None
+    import wandb  # optional package
+
+    output, checkpoint = Path(training.output_dir or ""), training.resume_from_checkpoint
+    resumes = checkpoint and Path(checkpoint).parent.resolve() == output.resolve()  # elsewhere it is another run
+    earlier = read_record(output, "wandb_id") if resumes else None
+    begun = wandb.run.id if wandb.run is not None else None
+    return begun or os.environ.get("WANDB_RUN_ID") or earlier or secrets.token_hex(4)
+
+
+@contextlib.contextmanager
+def resuming_wandb(run_id: str | None) -> Iterator[None]:
+    """Let W&B begin or continue the run of this id, unless the environment names one."""
+    given = {"WANDB_RUN_ID": run_id} if run_id else {}
+    if run_id and os.environ.get("WANDB_MODE") != "offline":  # there the id alone joins the parts, at their upload
+        given["WANDB_RESUME"] = "allow"
+    missing = {name: value for name, value in given.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 def _logged_in_to_wandb() -> bool:

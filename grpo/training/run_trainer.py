@@ -31,7 +31,7 @@ from grpo.core.errors import UserError, fault_of
 from grpo.core.processes import GivenUp, say
 from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.isolation import keep_random_states, random_states_kept
-from grpo.runs import checkpoints, hub, model_card
+from grpo.runs import checkpoints, hub, model_card, trackers
 from grpo.runs.run import Run
 from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
@@ -56,10 +56,12 @@ class RunTrainer(LeanGRPOTrainer):
             unknown.
         run: the run that signals end; without one they have their usual effect.
         seal_record: additional values for the seal of each checkpoint.
+        wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
 
     task: Task | None = None
     run: Run | None = None
+    wandb_id: str | None = None
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,6 +70,10 @@ class RunTrainer(LeanGRPOTrainer):
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
         self._judge_failed, self._judge_fault = False, ""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with trackers.harmless(self.callback_handler.callbacks), trackers.resuming_wandb(self.wandb_id):
+            return super().train(*args, **kwargs)
 
     # What is logged
 

@@ -42,4 +42,6 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
     rows = data.counts() | {"fingerprint": resume.fingerprint(data.train, "question")}  # without the prompt around it
-    run.begin(**record, data=rows, perfect=perfect)
+    trainer.wandb_id = trackers.wandb_id(config.training)
+    tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
+    run.begin(**record, data=rows, perfect=perfect, **tracked)
