@@ -20,9 +20,13 @@ The loss starts near 0 and stays there: on-policy, its value says nothing. Watch
 import sys
 from typing import Any
 
-from grpo.config.begin import begin
+try:
+    from grpo.config.begin import begin
+except ModuleNotFoundError:
+    print("error: grpo/ is not beside this file; set PYTHONPATH to the clone that you copied it from", file=sys.stderr)
+    sys.exit(2)
 
-if __name__ == "__main__":  # --version, a misspelt flag, Unsloth: before libraries that take seconds
+if __name__ == "__main__":  # --help, --version, Unsloth: before libraries that take seconds
     begin(sys.argv[1:], __file__)
 
 from grpo.config import preflight

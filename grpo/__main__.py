@@ -8,7 +8,7 @@ from pathlib import Path
 if not __package__:  # started as `python path/grpo`, from any directory
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from grpo.core import versions
+from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
 from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 from grpo.core.processes import ignore_old_names, let_idle_threads_sleep
 
@@ -47,5 +47,4 @@ def _run(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # where stdout is not UTF-8
     sys.exit(main())

@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import difflib
+import io
+import itertools
 import os
 import sys
 import sysconfig
@@ -53,6 +55,9 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def run_main(run: Callable[[], int]) -> int:
     """Run a command and return its exit status. A user's mistake prints one line (2), and so does Ctrl-C (130)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where it is not UTF-8
     try:
         status = run()
         end_process_group()
@@ -72,10 +77,10 @@ def run_main(run: Callable[[], int]) -> int:
         return _end_in(f"{error.name} is not installed; activate the virtual environment, or pip install it")
     except UserError as error:
         return _end_in(str(error))
-    except RuntimeError as error:
-        if not is_process_lost(error):
-            raise
-        return _end_in(LOST)
+    except Exception as error:
+        if line := LOST if is_process_lost(error) else users_mistake(error):
+            return _end_in(line)
+        raise
 
 
 def _end_in(line: str) -> int:
@@ -102,7 +107,9 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # Folders of code that is not the user's: this project, Python itself and installed packages, including those of a
 # parent environment (`uv run --with`)
-LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", sysconfig.get_path("stdlib"))
+OURS = (ROOT / "grpo", ROOT / "lean_grpo")
+LIBRARIES = (*OURS, sysconfig.get_path("stdlib"))
+CALLERS = ("experiment", "main")  # functions of train_grpo.py
 INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -140,7 +147,23 @@ def fault_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:500] + place
 
 
-def is_of_a_library(file: str) -> bool:
-    """True if a source file is ours, Python's own or installed, so not the user's."""
-    ours = file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
-    return ours or not INSTALLED.isdisjoint(Path(file).parts)
+def users_mistake(error: BaseException) -> str:
+    """Describe an exception that the user's own code raises, or a library that it calls; "" for any other.
+
+    What a library raises for a line of the script's `experiment` or `main` is not the user's: these call all of ours.
+    """
+    if isinstance(error, SyntaxError) and error.filename and not is_of_a_library(error.filename):
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}:{error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    above = itertools.dropwhile(lambda frame: is_of_a_library(frame.filename, ours=False), reversed(frames))
+    last = next(above, None)
+    if last is None or is_of_a_library(last.filename):
+        return ""
+    return fault_of(error) if last is frames[-1] or last.name not in CALLERS else ""
+
+
+def is_of_a_library(file: str, ours: bool = True) -> bool:
+    """True if a source file is ours (unless excluded), Python's own or installed, so not the user's."""
+    folders = LIBRARIES if ours else LIBRARIES[len(OURS) :]
+    known = file.startswith((*(f"{folder}{os.sep}" for folder in folders), "<frozen", "<built in>"))
+    return known or not INSTALLED.isdisjoint(Path(file).parts)

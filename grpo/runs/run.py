@@ -20,7 +20,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 
 from grpo.core import processes
-from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
+from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
 from grpo.core.settings import Config
@@ -241,7 +241,7 @@ class Run:
             report.refresh(self.output)  # the page shows it, and stops reloading itself
 
     def _explanation(self, error: Exception) -> str:
-        """Explain a full device or disk, a lost process or a damaged checkpoint; "" otherwise."""
+        """Explain a full device or disk, a lost process, a damaged checkpoint or a user's mistake; "" otherwise."""
         # libraries wrap the exception of a full device or disk
         if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
@@ -256,7 +256,7 @@ class Run:
         if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:
             remedy = "delete it, and --resume_from_checkpoint auto takes the one before it"
             return f"resume_from_checkpoint: {checkpoint} does not load ({reason}); {remedy}"
-        return ""
+        return users_mistake(error)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,15 @@
 """grpo/core/errors.py: mistakes are one line and an exit status; other errors pass."""
 
 import ast
+import io
 import os
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from helpers_runs import ROOT
 
 import rewards
 from grpo.core import errors as core_errors
@@ -34,7 +38,58 @@ def test_how_a_command_ends(capsys):
     assert capsys.readouterr().err.startswith("error: another process of this run has ended")
     for error in (SystemExit(1), RuntimeError("a bug"), ModuleNotFoundError("a bug", name="transformers.new")):
         with pytest.raises(type(error)):
-            run_main(lambda error=error: leave(error))
+            run_main(raising_in(OURS, error))
+
+
+OURS, INSTALLED = str(ROOT / "grpo" / "core" / "text.py"), "/x/lib/python3.11/site-packages/torch/_ops.py"
+
+
+def raising_in(file, error, call=None, name="f"):
+    """A function of this name and file that raises an error, or calls another function."""
+    names = {"error": error, "call": call}
+    exec(compile(f"def {name}():\n    {'call()' if call else 'raise error'}", file, "exec"), names)
+    return names[name]
+
+
+# Who raises, the innermost call first, and whether that is the user's mistake
+RAISED = {
+    "a line of the user's": ([("/home/me/mine.py", "reward")], True),
+    "the script's own line": ([("/home/me/train_grpo.py", "experiment")], True),
+    "a library that the user's function calls": ([(INSTALLED, "f"), ("/home/me/mine.py", "reward")], True),
+    "a library that the script's experiment calls": ([(INSTALLED, "f"), ("/home/me/mine.py", "experiment")], False),
+    "ours": ([(OURS, "f"), ("/home/me/mine.py", "reward")], False),
+    "a library that ours calls": ([(INSTALLED, "f"), (OURS, "f"), ("/home/me/mine.py", "main")], False),
+}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_a_mistake_in_the_users_code_is_one_line(case, capsys):
+    frames, users = RAISED[case]
+    error, run = NameError("name 'lerning_rate' is not defined"), None
+    for file, name in frames:
+        run = raising_in(file, error, run, name)
+    script = raising_in("/home/me/train_grpo.py", error, run, "main")
+    if not users:
+        with pytest.raises(NameError):
+            run_main(script)
+        return
+    assert run_main(script) == 2
+    name = Path(frames[-1][0]).name
+    assert capsys.readouterr().err == f"error: NameError: {error} ({name}:2)\n"
+
+
+def test_a_users_file_with_a_syntax_error_is_named(capsys):
+    Path("mine.py").write_text("x = 1\ndef f(:\n")
+    assert run_main(lambda: runpy.run_path("mine.py")) == 2
+    assert capsys.readouterr().err == "error: SyntaxError: invalid syntax (mine.py:2)\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_a_terminal_cannot_show_is_escaped(encoding, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    assert run_main(lambda: prints("a → b")) == 0
+    assert written.getvalue() == b"a \\u2192 b\n"
 
 
 def test_a_reader_that_closes_the_pipe_ends_it_quietly(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import TrainerCallback
 
 import train_grpo
 
@@ -26,3 +27,24 @@ def test_a_file_that_is_broken_meanwhile_costs_no_result(tiny_run, capfd):
     assert (record["status"], record["step"]) == ("finished", 2) and Path("run/comparison.json").exists()
     assert "note: no new report (run/metrics.jsonl, line 2 is not a JSON object" in " ".join(shown.split())
     assert Path("run/checkpoint-2/complete.json").exists() and "note: the model card is TRL's alone" in shown
+
+
+def test_a_mistake_in_a_callback_of_ones_own_names_its_line(tiny_run, monkeypatch, capfd):
+    class Mine(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            return undefined  # noqa: F821
+
+    watch = train_grpo.watch
+
+    def watched(trainer, *args):
+        watch(trainer, *args)
+        trainer.add_callback(Mine())
+
+    monkeypatch.setattr(train_grpo, "watch", watched)
+    assert train_grpo.main(tiny_run(max_steps="1", eval_samples="0")) == 2
+    line = Mine.on_step_end.__code__.co_firstlineno + 1
+    (said,) = [said for said in capfd.readouterr().err.splitlines() if said.startswith("error: ")]
+    assert said.startswith(
+        f"error: NameError: name 'undefined' is not defined (test_run.py:{line}). There is no check"
+    )
+    assert json.loads(Path("run/run.json").read_text())["status"].startswith("failed: NameError")
