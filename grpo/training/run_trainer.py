@@ -12,6 +12,10 @@ one changes:
     _run_epoch                     training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
     _load_optimizer_and_scheduler  training/test_resumed.py::test_a_resumed_optimizer_follows_the_settings
     _save_checkpoint               training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
+    _generate_single_turn          training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
+    _load_rng_state                training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
+    _maybe_log_save_evaluate       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
+    _tr_loss                       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
 """
 
 import contextlib
