@@ -106,7 +106,7 @@ def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, da
     trial = Trial()
     if not config.script.eval_only:
         row, reasoning = data.train[0], data.reasoning[0]
-        tried = probe.try_rewards(rewards, row, reasoning, task, tokenizer)
+        tried = probe.try_rewards(rewards, row, reasoning, task, tokenizer, data.wrong_answer)
         trial = Trial(*tried, weights_of(config, rewards))
     return Plan(config, tokenizer, task, data, rewards, *loading.read_configs(config), trial)
 

@@ -55,6 +55,15 @@ def without_folders(text: str) -> str:
     return FOLDERS.sub("", text)
 
 
+def decimals(value: float, places: int, sign: str = "") -> str:
+    """Format a number with these decimals and a minus sign, and 0 without a sign; `+` as `sign` shows that of others.
+
+    >>> decimals(-4, 1), decimals(-0.001, 2), decimals(0.5, 1, "+"), decimals(0, 1, "+")
+    ('−4.0', '0.00', '+0.5', '+0.0')
+    """
+    return f"{value:{sign}z.{places}f}".replace("-", "−")
+
+
 def human_bytes(size: float) -> str:
     """Format a number of bytes in MB or GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"

@@ -18,6 +18,7 @@ from grpo.data.dataset import Data
 from grpo.data.remedies import PREPARE, reader_of
 from grpo.task import formulas, prompts
 from grpo.task.answers import kind_of
+from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task
 
@@ -62,8 +63,10 @@ class Plan:
 def about_rows(plan: Plan) -> Iterator[Check]:
     """Report rows read and dropped, training rows, and optimizer steps."""
     config, data, rows = plan.config, plan.data, len(plan.data.train)
-    columns = config.script.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
+    columns = data.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
     finding, remedies = f"columns {columns}", []
+    if plan.task.prepare:
+        finding = f"{columns} by {config.script.prepare}, from the columns {shorten(', '.join(data.columns), 120)}"
     unmarked = data.unmarked()
     if empty := data.unusable - sum(unmarked.values()):
         finding += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * data.has_golds}"
@@ -103,7 +106,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     if not data.has_golds:
         some = f"{len(rows)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
         measured = "the judge's verdict" if plan.task.judge else "rewards"
-        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
+        form = " and format" if plan.task.has_format else ""
+        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured}{form}")
     if not golds:
         return
     kinds: dict[str, list[str]] = {"number": [], "mathematics": [], "text": []}
@@ -111,6 +115,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         kinds[kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
+    if repeat(rows):  # labels
+        first = ", ".join(f'"{shorten(share.answer)}" {100 * share.gold:.0f} %' for share in distribution(rows))
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
         "numbers": kinds["number"],
@@ -152,7 +158,9 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     finding = f"{name}{' with your system_prompt' * (script.system_prompt is not None)} as {kind}, "
     finding += counted(len(task.shots), "worked example")
     if task.prompt.pattern != "xml":
-        finding += f", answers as {task.perfect('…', '72').split('…')[-1].strip()}"
+        gold = shorten(next(iter(alternatives(plan.first_row["answer"])), "72"), 60)
+        shown = task.perfect("…", gold).split("…", 1)[-1].strip() if task.has_format else gold
+        finding += f", answers as {shown}{f' ({WHOLE})' * (task.prompt.pattern == 'text')}"
     if task.prompt.prefill:
         finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
     if hidden := _hidden_parts(plan):
@@ -231,6 +239,7 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
     limit, solutions = config.completion_limit, _solution_lengths(plan)
     long = fmean(length > limit for length in solutions)
     subject = "gold solutions in the answer format" if any(data.reasoning) else "the answer format alone"
+    subject = subject if plan.task.has_format else "gold answers"
     finding = f"{subject}: {_spread(solutions)}; limit {limit}"
     finding += f"; {100 * long:.0f} % are longer" if long else ""
     remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"

@@ -30,6 +30,7 @@ from grpo.task.gold import (
 )
 from grpo.task.prompts import Message, Prompt, tokenize
 from grpo.task.task import Task
+from grpo.task.wrong import wrong_answer
 from rewards import Gold
 
 # Columns to drop: names of TRL's own arguments of rewards, a column that TRL never passes on, and columns that make
@@ -72,6 +73,8 @@ class Data:
     media: list[str]  # columns with images, videos or sound, which the model does not get
     placeholders: list[str]  # of the questions with one, `<image>` or the like
     conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
+    columns: list[str]  # of the training rows as they were read, before `prepare`
+    question_column: str  # the one that was read
 
     @property
     def unusable(self) -> int:
@@ -98,6 +101,12 @@ class Data:
     def has_golds(self) -> bool:
         """True if every held-out question has a gold answer."""
         return None not in self.held_out["answer"][:]
+
+    @property
+    def wrong_answer(self) -> str:
+        """A wrong answer to the first training row, from other rows' gold answers; "" if it has no gold answer."""
+        golds = self.train["answer"][:1000]
+        return wrong_answer(golds[0], golds[1:]) if golds[0] else ""
 
     def counts(self) -> dict[str, Any]:
         """Count rows, for run.json."""
@@ -131,6 +140,7 @@ def load_data(
     readings = []
     media: dict[str, None] = {}
     columns = {script.question_column, script.answer_column}
+    as_read = columns_of((training if training is not None else evaluation) or [])
     for kind, table in (("training", training), ("evaluation", evaluation)):
         tables[kind] = Dataset.from_dict({})
         if table is not None:
@@ -180,6 +190,8 @@ def load_data(
             if (found := PLACEHOLDER.search(question))
         ],
         conflicts=conflicts(tables["training"]),
+        columns=as_read,
+        question_column="question" if task.prepare else question_column_of(as_read, script.question_column),
     )
 
 
@@ -273,8 +285,7 @@ def make_prompts(
         The rows with a question and, if needed, a gold answer; and the counts of all rows.
     """
     columns = columns_of(rows)
-    if question_column == "question" and "question" not in columns and "prompt" in columns:
-        question_column = "prompt"  # TRL's own name for it
+    question_column = question_column_of(columns, question_column)
     check_columns(columns, question_column, answer_column, label, needs_gold)
     asked = [
         _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
@@ -302,6 +313,11 @@ def make_prompts(
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
     return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
+
+
+def question_column_of(columns: Sequence[str], name: str) -> str:
+    """Return the column of the questions: `prompt`, TRL's own name for it, in data without `question`."""
+    return "prompt" if name == "question" and "question" not in columns and "prompt" in columns else name
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:

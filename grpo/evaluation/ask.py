@@ -18,6 +18,7 @@ from grpo.runs import checkpoints, directory
 from grpo.runs.files import read_prompt
 from grpo.task import prompts
 from grpo.task.answers import extract_answer
+from grpo.task.given import how_read
 from grpo.task.prompts import PromptFormat
 
 
@@ -53,10 +54,9 @@ def answer(model_dir: Path, question: str) -> str:
     with torch.autocast(model.device.type, torch.bfloat16, enabled=gpu and settings["bf16"]):
         ((ids, cut),) = answering.answer(model, tokenizer, asked, limit, batch_size=1)
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
-    read = extract_answer(text, prompt_format.pattern)
-    read = "nothing marks it" if read == text.strip() else read or "empty"
+    read = how_read(text, extract_answer(text, prompt_format.pattern), prompt_format.pattern)
     end = f" (cut off at {limit} tokens)" if cut else ""
-    return printable(f"{model_dir} answers:\n\n{text.rstrip()}\n\nAnswer: {read}{end}")
+    return printable(f"{model_dir} answers:\n\n{text.rstrip()}\n\nAnswer read: {read}{end}")
 
 
 def main(argv: list[str]) -> int:

@@ -42,7 +42,7 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
         say("Evaluation before training: reused from the start of the run")
     if is_first_process():
         evaluate.save(config.output, "before", before)
-        evaluate.print_answers("before training", before.records)
+        evaluate.print_answers("before training", before.records, trainer.task.prompt.pattern)
     accuracy = AccuracyCurve(run, trainer, data, before)
     if accuracy.every:
         trainer.add_callback(accuracy)
@@ -77,7 +77,7 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         reasons = causes.explain(trainer.state, before.records, after.records, compared) if needed else []
         compared |= {"step": step, "diagnosis": reasons}
         checkpoints.write_json(run.output / "comparison.json", compared)
-        evaluate.print_answers("after training", after.records)
+        evaluate.print_answers("after training", after.records, trainer.task.prompt.pattern)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
 
 

@@ -7,7 +7,7 @@ from grpo.core.text import counted
 from grpo.data.checks import Plan
 from grpo.evaluation.comparison import FEWEST
 
-ENOUGH = 100  # held-out questions; they can show a change of 4 points, not a smaller one
+ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 
 
 def about_held_out(plan: Plan) -> Iterator[Check]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.fingerprint import without_rest
 from grpo.core.processes import show
-from grpo.core.text import counted, for_rich, shorten
+from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.evaluation import comparison
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import resume
@@ -78,7 +78,7 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     settings, sources = differing(runs), differing_sources(runs)
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
     one_experiment = settings.keys() <= SEEDS and not (sources or resumed)
-    show("Before -> after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
+    show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     show(_table(runs, with_mean=one_experiment))
     lines = [*after_training(runs), *resumed]
     if settings or sources:
@@ -148,15 +148,15 @@ def _common(one: Sequence[Answer], other: Sequence[Answer]) -> list[tuple[Answer
 
 def _paired(measure: str, change: dict[str, Any]) -> str:
     """Describe a paired difference with its interval."""
-    points, low, high = (100 * change[key] for key in ("difference", "difference_low", "difference_high"))
+    points, low, high = (decimals(100 * change[f"difference{end}"], 1, "+") for end in ("", "_low", "_high"))
     counts = f"{change['fixed']} better, {change['broken']} worse"
-    return f"{measure} {points:+z.1f} points (95 % interval {low:+z.1f} to {high:+z.1f}; {counts})"
+    return f"{measure} {points} points (95 % interval {low} to {high}; {counts})"
 
 
 def _cell(run: RunFiles, key: str) -> str:
-    """Format `before -> after`, and below it the gain with its interval; an unfinished run has only one of them."""
+    """Format `before → after`, and below it the gain with its interval; an unfinished run has only one of them."""
     _, cells = run.results.get(key, ("", []))
-    lines = [" -> ".join(value for value, _ in cells[:2])]
+    lines = [" → ".join(value for value, _ in cells[:2])]
     return "\n".join(lines + [f"{value}\n({interval})" if interval else value for value, interval in cells[2:]])
 
 
@@ -164,8 +164,8 @@ def _mean(gains: Sequence[float], measure: str) -> str:
     if len(gains) < 2:
         return "–"
     places = 2 if measure == "reward" else 1
-    mean, low, high = mean_interval(gains)
-    return f"{mean:+.{places}f}\n({low:+.{places}f} to {high:+.{places}f})".replace("-", "−")
+    mean, low, high = (decimals(value, places, "+") for value in mean_interval(gains))
+    return f"{mean}\n({low} to {high})"
 
 
 def main(argv: list[str]) -> int:

@@ -9,10 +9,12 @@ from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 from grpo.core.errors import UserError
+from grpo.core.text import decimals
+from grpo.task.given import most_given
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
-FEWEST = 4  # fixed questions that make `mcnemar` fall below 0.05 if none is broken
+FEWEST = 6  # changed answers that a verdict needs: of five, chance alone turns all one way in 1 of 16 cases
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # verdict "no change" if the interval of the difference is within ± this share
 # Quantiles of Student's t distribution by degrees of freedom; between two, use the wider interval
@@ -38,6 +40,15 @@ def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:
     [-0.517, -0.026]
     """
     return _lowest(fixed, broken, n), -_lowest(broken, fixed, n)
+
+
+def is_significant(fixed: int, broken: int) -> bool:
+    """True if chance does not explain that more (or fewer) questions were fixed than broken.
+
+    >>> is_significant(7, 1), is_significant(5, 0)
+    (True, False)
+    """
+    return fixed + broken >= FEWEST and mcnemar(fixed, broken) < SIGNIFICANT
 
 
 def _lowest(fixed: int, broken: int, n: int) -> float:
@@ -96,7 +107,8 @@ def compare(
     if judge_error:
         verdict, sentence = "no_accuracy", f"No accuracy: {judge_error}."
     elif "lenient" in measures:
-        verdict, sentence = _verdict(len(pairs), measures)
+        most = most_given([row.get("read", "") for row in after], [row.get("answer") for row in after])
+        verdict, sentence = _verdict(len(pairs), measures, str(most) if most and most.for_everything else "")
     else:
         verdict, sentence = _verdict_by_reward(reward)
     names = [name for name in pairs[0][0].get("rewards", {}) if name in pairs[0][1].get("rewards", {})]
@@ -142,13 +154,23 @@ def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict
     return {"n": len(known), "before": before, "after": after, "difference": difference, **ends}
 
 
-def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """Decide by lenient accuracy whether the model learned to answer, or only how to write the answer."""
+def _verdict(n: int, measures: dict[str, dict[str, Any]], one_answer: str = "") -> tuple[str, str]:
+    """Decide by lenient accuracy whether the model learned to answer, or only how to write the answer.
+
+    Args:
+        one_answer: a sentence about the answer that the model gives to nearly everything; "" if there is none.
+    """
     lenient, shown = measures["lenient"], _shown("right", measures["lenient"])
-    rose = [name for name in MEASURES if measures[name]["difference"] > 0 and measures[name]["p_value"] < SIGNIFICANT]
+    changed = {name: one for name, one in measures.items() if is_significant(one["fixed"], one["broken"])}
+    rose = [name for name, one in changed.items() if one["difference"] > 0]
+    if "lenient" in rose and one_answer:
+        return (
+            "learned_one_answer",
+            f"It learned one answer, not to tell questions apart: {one_answer}, while {shown}.",
+        )
     if "lenient" in rose:
         return "got_better", f"It got better: {shown}."
-    if lenient["difference"] < 0 and lenient["p_value"] < SIGNIFICANT:
+    if "lenient" in changed:
         return "got_worse", f"It got worse: {shown}."
     steady = max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE
     if rose:
@@ -157,7 +179,9 @@ def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
         return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}."
     if steady:
         return "no_change", f"No change: {shown}."
-    return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."
+    few = lenient["fixed"] + lenient["broken"]
+    why = f", as only {few} answers changed" if lenient["p_value"] < SIGNIFICANT else ""
+    return "too_small_to_tell", f"The sample of {n} is too small to tell{why}: {shown}."
 
 
 def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
@@ -166,9 +190,9 @@ def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
     if not n:
         return "too_small_to_tell", "Nothing could be compared: a reward failed on every answer."
     low, high = reward["difference_low"], reward["difference_high"]
-    interval = "" if low is None else f", 95 % interval {low:+z.2f} to {high:+z.2f}"
-    shown = f"mean reward {reward['before']:.2f} before and {reward['after']:.2f} after "
-    shown += f"({reward['difference']:+z.2f}{interval}, {n} questions)"
+    interval = "" if low is None else f", 95 % interval {decimals(low, 2, '+')} to {decimals(high, 2, '+')}"
+    shown = f"mean reward {decimals(reward['before'], 2)} before and {decimals(reward['after'], 2)} after "
+    shown += f"({decimals(reward['difference'], 2, '+')}{interval}, {n} questions)"
     if low is not None and low > 0:
         return "got_better", f"It got better: {shown}."
     if high is not None and high < 0:
@@ -180,8 +204,9 @@ def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
 
 def _shown(what: str, measure: dict[str, Any]) -> str:
     chance = f"p = {measure['p_value']:.2g}" if measure["p_value"] >= 1e-4 else "p < 0.0001"
+    points, low, high = (decimals(100 * measure[f"difference{end}"], 1, "+") for end in ("", "_low", "_high"))
     return (
         f"{100 * measure['before']:.1f} % of the answers were {what} before and {100 * measure['after']:.1f} % after "
-        f"({100 * measure['difference']:+z.1f} points, 95 % interval {100 * measure['difference_low']:+z.1f} to "
-        f"{100 * measure['difference_high']:+z.1f}; {measure['fixed']} fixed, {measure['broken']} broken, {chance})"
+        f"({points} points, 95 % interval {low} to {high}; {measure['fixed']} fixed, {measure['broken']} broken, "
+        f"{chance})"
     )

@@ -8,6 +8,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.processes import GivenUp, show
 from grpo.core.settings import Config
+from grpo.core.text import decimals
 from grpo.data.dataset import Data
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
@@ -74,7 +75,7 @@ class AccuracyCurve(TrainerCallback):
         # not TRL's log, which would add training metrics of an incomplete step
         Trainer.log(trainer, logs)
         trainer.control.should_log = due
-        parts = [f"reward {summary['reward']:.2f}"] if "reward" in summary else []
+        parts = [f"reward {decimals(summary['reward'], 2)}"] if "reward" in summary else []
         for share in [share for share in ("accuracy_lenient", "format_strict") if share in summary]:
             low, high = (100 * summary[f"{share}{end}"] for end in ("_low", "_high"))
             name = {"accuracy_lenient": "lenient", "format_strict": "format"}[share]

@@ -29,6 +29,7 @@ from grpo.runs import checkpoints, results
 from grpo.runs.record import without_nan
 from grpo.runs.run import Run
 from grpo.task.answers import is_right
+from grpo.task.given import how_read
 from grpo.task.prompts import tokenize
 from grpo.task.task import Task
 from grpo.training.console import show_answer
@@ -249,20 +250,20 @@ def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> N
     checkpoints.write_json(summary, evaluation.summary | {"step": step})
 
 
-def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
+def print_answers(when: str, records: Sequence[dict[str, Any]], pattern: str = "xml") -> None:
     """Print the first held-out questions, always the same, with their greedy completions."""
     for record in records[:2]:
         notes = ["right" if record["lenient"] else "wrong"] if "lenient" in record else []
         title = f"a held-out question, {when}"
-        show_answer(title, record["question"], record["completion"], record["read"], record["answer"], notes)
+        read = how_read(record["completion"], record["read"], pattern)
+        show_answer(title, record["question"], record["completion"], read, record["answer"], notes)
 
 
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
     """Print the summary `only`, or `before` and `after` with their comparison."""
     last = list(summaries.values())[-1]
-    rule = f"by {last['judge']}" if "judge" in last else "in any form"
-    caption = f"strict: exactly the gold answer; lenient: right {rule}"
-    caption = caption if "accuracy_lenient" in last else "no accuracy"
+    meant = [f"{key.removeprefix('accuracy_')}: {text}" for key, text in results.meanings(last).items()]
+    caption = "; ".join(meant) or "no accuracy"
     title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
     table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
     for heading in ["", *(results.HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:

@@ -23,7 +23,8 @@ from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
 from grpo.runs import files
 from grpo.task.answers import is_right
-from grpo.task.gold import alternatives, gold_answer, gold_mark
+from grpo.task.given import how_read, most_given
+from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text, is_gold
@@ -40,7 +41,7 @@ def suspicions(record: Record, task: Task) -> Iterator[str]:
     after = text.rpartition("</answer>")[2]  # "or rather 7"
     if unpaid and (record["lenient"] or any(is_right(after, one) for one in alternatives(gold))):
         yield "right by the lenient rule, but not exactly the gold answer"
-    if not record["read"] and record["format_soft"]:
+    if not record["read"] and record.get("format_soft"):
         yield "format right, answer empty"
     if text.count("<answer>") > 1:
         yield "several <answer> tags: the last one counts"
@@ -134,8 +135,11 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
     verdicts = [record["lenient"] for record in records if record["lenient"] is not None]
     rule = printable(f"by {task.judge_name}") if task.judge_name else "lenient"
     right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(records)} rows"
-    shaped = sum(record["format_soft"] for record in records)
-    print(f"{heading}{right}, {shaped} in the format, {len(set().union(*flagged.values()))} flagged")
+    shaped = f", {sum(record['format_soft'] for record in records)} in the format" if task.has_format else ""
+    print(f"{heading}{right}{shaped}, {len(set().union(*flagged.values()))} flagged")
+    most = most_given([record["read"] for record in records], [record["answer"] for record in records])
+    if most and most.for_everything:
+        print(printable(f"{most}"))
     columns: dict[str, list[float | None]] = {}
     if are_scored(records):
         columns = {short_name(name): [r["rewards"].get(name) for r in records] for name in records[0]["rewards"]}
@@ -148,11 +152,12 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
     for kind, indices in flagged.items():
         print(f"\n{kind} ({len(indices)} of {len(records)})")
         for index in indices[:FIRST]:
-            line, gold, read = (records[index][key] for key in ("line", "answer", "read"))
-            parts = [f"gold {shorten(repr(gold), 60)}", f"answer read {shorten(repr(read), 60)}"]
+            record = records[index]
+            read = how_read(record["completion"], record["read"], task.prompt.pattern)
+            parts = [f"gold: {shorten(readable(record['answer']), 60)}", f"answer read: {shorten(read, 60)}"]
             for name, values in columns.items():
                 parts.append(f"{name} {'–' if (value := values[index]) is None else format(value, 'g')}")
-            print(f"  line {line}: {', '.join(parts)}")
+            print(printable(f"  line {record['line']}: {', '.join(parts)}"))
 
 
 def are_scored(records: Sequence[Record]) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -10,7 +11,7 @@ from grpo.core.errors import fault_of
 from grpo.core.text import for_rich, short_name
 from grpo.data.checks import Plan
 from grpo.rewarding import registry
-from grpo.rewarding.probe import Tried, Value, perturbed, told
+from grpo.rewarding.probe import Value, perturbed, told
 from grpo.rewarding.registry import penalties
 from rewards import template_parts
 
@@ -22,7 +23,7 @@ def about_judge(plan: Plan) -> Iterator[Check]:
     task, row = plan.task, plan.first_row
     if task.judge is None:
         return
-    texts = perturbed("", row.get("answer"), task)
+    texts = perturbed("", row.get("answer"), task, plan.data.wrong_answer)
     try:
         verdicts = {kind: task.verdict(text, row) for kind, text in texts.items()}
     except (Exception, SystemExit) as error:  # a user's function may raise anything
@@ -39,7 +40,8 @@ def about_judge(plan: Plan) -> Iterator[Check]:
 def about_tags(plan: Plan) -> Iterator[Check]:
     """Check that the prompt shows the tags and marks that the rewards pay for."""
     total, completion, marks = weighted_sum(plan.trial), plan.task.prompt.completion, list[str]()
-    if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
+    first = next(iter(plan.trial.texts), "")  # in the format
+    if first in total and "no tags" in total and total[first] > total["no tags"]:
         before_answer = template_parts(completion)[-2].split()
         marks = [*re.findall(r"<\w+>", completion), *before_answer[-1:]]
     prompt = plan.prompt()
@@ -72,15 +74,15 @@ def about_all_rewards(plan: Plan) -> Iterator[Check]:
     total = weighted_sum(plan.trial)
     if plan.trial.weights and not any(plan.trial.weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
-    elif total:
+    elif total and any(map(works, plan.trial.values.values())):
         finding, remedy = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items()), ""
-        if "perfect" in total:  # there is a gold answer
+        if {"perfect", "wrong answer"} <= total.keys():  # there is a gold answer
             finding = f"perfect earns {_number(total['perfect'])}, wrong answer {_number(total['wrong answer'])}"
             if total["perfect"] <= total["wrong answer"]:
                 remedy = (
                     "a wrong answer earns no less than the right one; add a correctness reward, or raise its weight"
                 )
-        if len(set(total.values())) == 1:
+        if len(set(total.values())) == 1 < len(total):
             remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
         yield warn_if(remedy, "all rewards", finding, remedy)
 
@@ -105,16 +107,25 @@ def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str
 
 def prefers_wrong(earned: Mapping[str, float]) -> bool:
     """True if the wrong answer earns clearly more than the perfect answer; small differences may come from length."""
-    if "perfect" not in earned:  # there is no gold answer
+    if not {"perfect", "wrong answer"} <= earned.keys():  # there is no gold answer
         return False
     return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
 
 
 def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
-    """Return the weighted sum of the working rewards (all, or `names`) for each completion; {} if none works."""
-    working: Tried = {name: trial.values[name] for name in names or trial.values if works(trial.values[name])}
-    kinds = next(iter(working.values()), {})
-    columns = {kind: {name: values[kind] for name, values in working.items()} for kind in kinds}
+    """Return the weighted sum of the rewards (all, or `names`) for each completion.
+
+    As in training, a completion on which one of them fails has no sum. A reward that fails on all is left out; {} if
+    all do.
+    """
+    kinds = next(iter(trial.values.values()), {}).keys()
+
+    def fails(name: str, kind: str) -> bool:
+        return isinstance(trial.values[name][kind], str)
+
+    working = [name for name in names or trial.values if not all(fails(name, kind) for kind in kinds)]
+    whole = [kind for kind in kinds if working and not any(fails(name, kind) for name in working)]
+    columns: Any = {kind: {name: trial.values[name][kind] for name in working} for kind in whole}
     return {kind: registry.weighted_sum(values, trial.weights) for kind, values in columns.items()}
 
 
@@ -128,7 +139,8 @@ def matrix(trial: Trial) -> Table:
         weight = "" if trial.weights[name] == 1 else f" × {trial.weights[name]:g}"
         table.add_row(for_rich(short_name(name) + weight), *map(_number, values.values()))
     if total := weighted_sum(trial):
-        table.add_row("weighted sum", *map(_number, total.values()), style="bold")
+        sums = [_number(total[kind]) if kind in total else "–" for kind in trial.texts]  # – where a reward fails
+        table.add_row("weighted sum", *sums, style="bold")
     return table
 
 
@@ -146,4 +158,4 @@ def listing(texts: Mapping[str, str]) -> Table:
 def _number(value: Value) -> str:
     if isinstance(value, str):
         return "raises" if value.startswith("raises") else "–"  # it did not return a number
-    return "none" if value is None else f"{value:.3g}"
+    return "none" if value is None else f"{value:z.3g}".replace("-", "−", value < 0)

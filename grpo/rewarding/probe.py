@@ -14,12 +14,13 @@ from trl.trainer.utils import is_async_callable
 from grpo.core.processes import say
 from grpo.rewarding.guard import FAILED, RewardGuard, Values
 from grpo.rewarding.registry import Rewards
-from grpo.task.answers import is_right, last_number
 from grpo.task.gold import alternatives
 from grpo.task.task import Task
+from grpo.task.wrong import rewritten_json, wrong_answer
 from rewards import Gold
 
 REWRITTEN = "the same answer, written otherwise"
+OTHER_GOLD = "the same answer, to a row with another gold answer"
 PATIENCE = 60.0  # seconds for an async reward
 EXTRA = "\nI hope that this helps!\n"
 
@@ -72,54 +73,60 @@ def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
 # --- Preflight ----------------------------------------------------------------------------------------------------
 
 
-def perturbed(reasoning: str, gold: Gold | None, task: Task) -> dict[str, str]:
-    """Make a perfect completion and flawed ones; without a gold answer, one in the format and flawed ones."""
+def perturbed(reasoning: str, gold: Gold | None, task: Task, wrong: str = "") -> dict[str, str]:
+    """Make a perfect completion and flawed ones; without a gold answer, one in the format and flawed ones.
+
+    Args:
+        wrong: a wrong answer.
+    """
+    shaped, plain = ("in the format", "no tags") if task.has_format else ("the answer alone", "in a sentence")
     if not (golds := alternatives(gold)):
-        shaped = task.perfect("Some thoughts.", "42")
-        others = {"no tags": "Some thoughts.\nThe answer is 42.", "extra text": shaped + EXTRA, "empty": ""}
-        return {"in the format": shaped, **others}
-    answer = golds[0]
-    number = last_number(answer)
-    wrong = f"not {answer}"
-    if number is not None:  # 8 days for 9 days, not 10: to a reward for the length, both are the same
-        near = [number + sign * distance for distance in range(1, len(golds) + 1) for sign in (1, -1)]
-        near = [other for other in near if other not in map(last_number, golds)]
-        wrong = min(map(str, near), key=lambda text: abs(len(text) - len(str(number))))
-        wrong = answer.replace(str(number), wrong) if str(number) in answer else wrong
-    perfect = task.perfect(reasoning, answer)
+        text = task.perfect("Some thoughts.", "42")
+        return {shaped: text, plain: "Some thoughts.\nThe answer is 42.", "extra text": text + EXTRA, "empty": ""}
+    perfect = task.perfect(reasoning, golds[0])
     return {
         "perfect": perfect,
-        "wrong answer": task.perfect(reasoning, wrong),
-        "no tags": f"{reasoning}\nThe answer is {answer}.",
+        "wrong answer": task.perfect(reasoning, wrong or wrong_answer(golds)),
+        plain: f"{reasoning}\nThe answer is {golds[0]}.".strip(),
         "extra text": perfect + EXTRA,
         "empty": "",
     }
 
 
-def rewritten(reasoning: str, gold: Gold | None, task: Task) -> str | None:
-    """Make a right completion whose answer differs from the gold answer in its characters."""
-    for answer in alternatives(gold)[:1]:
-        text = task.perfect(reasoning, f"{answer}.")
-        if is_right(text, answer, task.prompt.pattern):
-            return text
+def rewritten(reasoning: str, row: Mapping[str, Any], task: Task) -> str | None:
+    """Make a right completion whose answer differs from the gold answer in its characters; None if it is not right."""
+    for answer in alternatives(row["answer"])[:1]:
+        text = task.perfect(reasoning, rewritten_json(answer) or f"{answer}.")
+        with contextlib.suppress(Exception, SystemExit):  # a judge of the user's may raise anything: about_judge
+            if task.verdict(text, row):
+                return text
     return None
 
 
 def try_rewards(
-    rewards: Rewards, row: dict[str, Any], reasoning: str, task: Task, tokenizer: PreTrainedTokenizerBase
+    rewards: Rewards,
+    row: dict[str, Any],
+    reasoning: str,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    wrong: str = "",
 ) -> tuple[dict[str, str], Tried, list[str]]:
     """Call each reward on each test completion of a training row. Return the completions, and values or faults.
 
-    The completions pass through the tokenizer, like a model's. Last, return the rewards that pay for a right answer
-    only if it is the gold answer character by character.
+    The completions pass through the tokenizer, like a model's. Last, return the rewards that read the gold answer and
+    pay for a right one only if it is the same character by character.
+
+    Args:
+        wrong: a wrong answer to the row.
     """
-    texts = perturbed(reasoning, row["answer"], task)
-    if otherwise := rewritten(reasoning, row["answer"], task):
+    texts, rows = perturbed(reasoning, row["answer"], task, wrong), {}
+    if otherwise := rewritten(reasoning, row, task):
         texts[REWRITTEN] = otherwise
+        texts[OTHER_GOLD], rows[OTHER_GOLD] = texts["perfect"], row | {"answer": wrong or wrong_answer(row["answer"])}
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]
     decoded = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in ids]
     texts = dict(zip(texts, decoded, strict=True))
-    columns = columns_of([row] * len(texts), decoded, ids, task.prompt.chat)
+    columns = columns_of([rows.get(kind, row) for kind in texts], decoded, ids, task.prompt.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
         given, faults = guarded_values({name: _impatient(reward) for name, reward in rewards.items()}, columns)
     first = {fault["function"]: told(fault["fault"]) for fault in reversed(faults)}
@@ -128,9 +135,9 @@ def try_rewards(
         for name, values in given.items()
     }
     exact = [name for name, values in tried.items() if wants_every_character(values)]
-    for values in tried.values():
-        values.pop(REWRITTEN, None)
-    texts.pop(REWRITTEN, None)
+    for by_kind in (texts, *tried.values()):
+        for kind in (REWRITTEN, OTHER_GOLD):
+            by_kind.pop(kind, None)  # type: ignore[attr-defined]
     return texts, tried, exact
 
 
@@ -153,6 +160,7 @@ def told(fault: str) -> str:
 
 
 def wants_every_character(values: Mapping[str, Value]) -> bool:
-    """True if a reward pays less for a right answer that is written in another way."""
+    """True if a reward reads the gold answer, and pays less for a right one that is written in another way."""
     right, rewritten = values.get("perfect"), values.get(REWRITTEN)
-    return isinstance(right, float) and isinstance(rewritten, float) and right > rewritten
+    pays_less = isinstance(right, float) and isinstance(rewritten, float) and right > rewritten
+    return pays_less and values.get(OTHER_GOLD) != right

@@ -65,6 +65,11 @@ class RunFiles:
         return results.rows(self.evaluations, self.comparison)
 
     @property
+    def meanings(self) -> dict[str, str]:
+        """What lenient and strict accuracy are in this run, by their key in eval_*.json."""
+        return results.meanings(list(self.evaluations.values())[-1]) if self.evaluations else {}
+
+    @property
     def changes(self) -> list[str]:
         """Settings changed by resumed sessions, in words; the record has the settings of the last session."""
         sessions = self.record.get("sessions") or []

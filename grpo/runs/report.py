@@ -19,6 +19,7 @@ from grpo.runs.checkpoints import write_text
 from grpo.runs.curves import is_a_rewards_own
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
+from grpo.task.given import Share, distribution, how_read, repeat
 
 REFRESH = 30  # least seconds between two versions of the page while a run trains
 
@@ -73,6 +74,28 @@ def _examples(run: RunFiles) -> dict[str, list[tuple[dict[str, Any], dict[str, A
     }
 
 
+def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
+    """Return the shares of the answers to the held-out questions where gold answers repeat, and the most frequent gold.
+
+    Only evaluations with the same questions in the same order are counted.
+    """
+    records = {when: rows for when in run.evaluations if (rows := run.completions(when))}
+    golds = [record.get("answer") for record in next(iter(records.values()), [])]
+    if not repeat(golds):
+        return [], None
+    given = {
+        when: [str(record.get("read", "")) for record in rows]
+        for when, rows in records.items()
+        if [record.get("answer") for record in rows] == golds
+    }
+    shares = distribution(golds, given)
+    return shares, max(shares, key=lambda share: share.gold)
+
+
+def _how_read(record: dict[str, Any], pattern: str) -> str:
+    return how_read(str(record["completion"]), str(record["read"]), pattern)
+
+
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes > 59:
@@ -97,6 +120,8 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         public: without commands for this machine.
     """
     again = None if public else shlex.join(["python", str(ROOT / "grpo"), "report", str(run.directory.resolve())])
+    pattern = (run.record.get("prompt") or {}).get("pattern", "xml")
+    answers, most_frequent = _distribution(run)
     values = {
         "run": run,
         "limits": _limits(run),
@@ -104,6 +129,9 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         "live": live,
         "headings": HEADINGS,
         "again": again,
+        "how_read": functools.partial(_how_read, pattern=pattern),
+        "answers": answers,
+        "most_frequent": most_frequent,
     }
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
     path = run.directory / "report.html"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from grpo.task.answers import extract_answer, is_right
 from grpo.task.gold import alternatives
 from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
-from rewards import has_soft_format, has_strict_format, is_gold
+from rewards import has_soft_format, has_strict_format, is_gold, template_parts
 
 Judge = Callable[[str, Mapping[str, Any]], bool]
 # Columns that a rollout adds to a row, or that TRL does not pass to rewards
@@ -23,8 +23,8 @@ class Grade(NamedTuple):
     """The grade of a completion; `strict` and `lenient` are None if it cannot be judged."""
 
     read: str  # the extracted answer
-    format_strict: bool
-    format_soft: bool
+    format_strict: bool | None  # None without a format, as any text has it
+    format_soft: bool | None
     strict: bool | None  # exactly the gold answer, at the place of the format
     lenient: bool | None  # right, however it is written
 
@@ -50,6 +50,11 @@ class Task:
     def ask(self, question: str | list[Message]) -> Prompt:
         """Build the prompt of a question, with the worked examples."""
         return self.prompt.prompt(question, self.shots)
+
+    @property
+    def has_format(self) -> bool:
+        """True if completions have a form besides their answer, such as tags."""
+        return any(map(str.strip, template_parts(self.prompt.completion)))
 
     def perfect(self, reasoning: str, answer: str) -> str:
         """Build a perfect completion."""
@@ -93,10 +98,11 @@ class Task:
             lenient: the verdict, or None.
         """
         template, read = self.prompt.completion, self.answer(text)
-        strict_format = has_strict_format(text, template)
+        strict_format, soft_format = has_strict_format(text, template), has_soft_format(text, template)
         exact = strict_format if self.judge else is_gold(read, row["answer"])
         strict = None if lenient is None else lenient and exact
-        return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
+        formats = (strict_format, soft_format) if self.has_format else (None, None)
+        return Grade(read, *formats, strict, lenient)
 
     def record(self) -> dict[str, Any]:
         """Return the format and the worked examples for the run's record, to ask its model again."""

@@ -165,7 +165,7 @@ class Watch(TrainerCallback):
         newest["warm"] = float(state.global_step >= self._warmup)
         texts = [completion_text(completion) for completion in trainer.last_rollout["completion"]]
         group = trainer.num_generations or 1
-        self.seen.add(newest, collapse(texts, trainer.solved.tolist(), group))
+        self.seen.add(newest, collapse(texts, trainer.solved.tolist(), group), trainer.given)
 
     def _compare_weights(self, warm: bool) -> None:
         """Decide whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""

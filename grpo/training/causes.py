@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from transformers import TrainerState
 
+from grpo.task.given import QUESTIONS, most_given, one_answer, same_text
+
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # an alarm needs this many similar rollouts, since one may be chance
 DEAD_AFTER = 20  # rollouts without any value above 0, after warm-up, since the policy hardly moves before
@@ -42,6 +44,7 @@ class History:
         rollouts: metrics of the first and the last rollouts (TRL's, and those of groups) after their first optimizer
             step; `warm` is True after warm-up. At the end, all logs.
         collapsed: `collapse` of the last IN_A_ROW rollouts.
+        given: answers and gold answers of the last rollouts, as `given.tally` counts them.
         steps: optimizer steps.
         updates: optimizer steps with a learning rate above 0.
         skipped: True if the last optimizer step was skipped for its gradient.
@@ -54,6 +57,7 @@ class History:
 
     rollouts: list[Metrics] = field(default_factory=list)
     collapsed: list[bool] = field(default_factory=list)
+    given: list[dict[str, Any] | None] = field(default_factory=list)
     steps: int = 0
     updates: int = 0
     skipped: bool = False
@@ -63,12 +67,13 @@ class History:
     answers: list[tuple[Record, Record]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, metrics: Metrics, collapsed: bool) -> None:
+    def add(self, metrics: Metrics, collapsed: bool, given: dict[str, Any] | None = None) -> None:
         """Add a rollout."""
         self.rollouts.append(metrics)
         if len(self.rollouts) > ENTROPY_WINDOW + DEAD_AFTER:
             del self.rollouts[ENTROPY_WINDOW]
         self.collapsed = [*self.collapsed, collapsed][-IN_A_ROW:]
+        self.given = [*self.given, given][-QUESTIONS:]  # each has a question at least
 
     @property
     def ended(self) -> bool:
@@ -229,6 +234,24 @@ def _mode_collapse(seen: History) -> str | None:
     return f"for {IN_A_ROW} rollouts the completions of a group were the same text wherever they were not all right"
 
 
+def _one_answer(seen: History) -> str | None:
+    if seen.ended:
+        before, after = (
+            most_given([record.get("read", "") for record in records], [record.get("answer") for record in records])
+            for records in zip(*seen.answers, strict=True)
+        )
+        if not (after and after.for_everything):
+            return None
+        same = before and same_text(before.answer) == same_text(after.answer)
+        return f"{after}{f'; before it was {100 * before.given:.0f} %' if before and same else ''}"
+    for count in range(IN_A_ROW, len(seen.given) + 1):
+        most = one_answer(seen.given[-count:])
+        if most is None or most.questions >= QUESTIONS:
+            last = f"in the last {count} rollouts"
+            return f"{last} {most}" if most and most.for_everything else None
+    return None
+
+
 def _kl_runaway(seen: History) -> str | None:
     values = seen.values("kl")[-IN_A_ROW:]  # logged only where it is computed: beta > 0
     if min(values, default=0) > 0.5:
@@ -286,6 +309,11 @@ class Cause(NamedTuple):
     stops: bool = True
 
 
+ONE_ANSWER_REMEDY = (
+    "lower learning_rate, or set beta 0.04, and resume from an earlier checkpoint; no reward may pay as much for a "
+    "frequent answer as for the right one; if it was so from the start, name the answers in the prompt"
+)
+
 CAUSES = (  # the most important first
     Cause("dead_reward", _no_value, "return a number for each completion; None skips it"),
     Cause(
@@ -298,6 +326,7 @@ CAUSES = (  # the most important first
         _vllm_out_of_sync,
         "check that vLLM serves this model in a version that TRL supports, or use --use_vllm false",
     ),
+    Cause("mode_collapse", _one_answer, ONE_ANSWER_REMEDY),
     Cause("zero_variance", _all_right, "use harder questions (dataset_name), or stop here"),
     Cause(
         "weights_unchanged",

@@ -17,8 +17,9 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
-from grpo.core.text import for_rich, printable, short_name
+from grpo.core.text import decimals, for_rich, printable, short_name, shorten
 from grpo.runs.curves import is_a_rewards_own
+from grpo.task.given import how_read
 from grpo.task.gold import readable
 from grpo.task.task import Task
 from rewards import Gold, completion_text
@@ -126,9 +127,9 @@ class Progress(TrainerCallback):
         for index in samples_of(list(prompts), list(advantages), num_samples):
             question, text = last_text(prompts[index]), completion_text(completions[index])
             scores = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
-            notes = [f"advantage {advantages[index]:+.2f}", *scores]
-            gold, read = self.golds.get(question), self.task.answer(text)
-            show_answer(f"a sample of step {step}", question, text, read, gold, notes)
+            notes = [f"advantage {decimals(advantages[index], 2, '+')}", *scores]
+            read = how_read(text, self.task.answer(text), self.task.prompt.pattern)
+            show_answer(f"a sample of step {step}", question, text, read, self.golds.get(question), notes)
             self._rows = 0  # a header follows
 
 
@@ -156,16 +157,16 @@ def last_text(messages: Any) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.2f}"
+    return "-" if value is None or math.isnan(value) else decimals(value, 2)
 
 
 def show_answer(title: str, question: str, text: str, read: str, gold: Gold | None, notes: Sequence[str]) -> None:
-    """Show a completion with its question, the extracted answer, the gold answer and notes."""
+    """Show a completion with its question, `how_read` of its answer, the gold answer and notes."""
     text = text.strip()
     question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
-    parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
+    parts = [f"answer read: {for_rich(shorten(read, 80))}"]
     if gold is not None:
-        parts.append(f"[green]gold: {for_rich(readable(gold)[:80])}[/green]")
+        parts.append(f"[green]gold: {for_rich(shorten(readable(gold), 80))}[/green]")
     notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
     body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
     show(Panel(body, title=title, title_align="left"))

@@ -21,7 +21,7 @@ one changes:
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -37,6 +37,7 @@ from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.isolation import keep_random_states, random_states_kept
 from grpo.runs import checkpoints, hub, model_card, trackers
 from grpo.runs.run import Run
+from grpo.task import given
 from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
@@ -58,6 +59,7 @@ class RunTrainer(LeanGRPOTrainer):
             rewards.
         solved: the share of right completions in each group of the last rollout of all processes, (groups,); NaN if
             unknown.
+        given: the last rollout's answers and gold answers of all processes, as `given.tally` counts them.
         run: the run that signals end; without one they have their usual effect.
         seal_record: additional values for the seal of each checkpoint.
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
@@ -73,6 +75,7 @@ class RunTrainer(LeanGRPOTrainer):
         self._restore_random_states: Callable[[], None] | None = None
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
+        self.given: dict[str, Any] | None = None
         self._judge_failed, self._judge_fault = False, ""
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -187,6 +190,7 @@ class RunTrainer(LeanGRPOTrainer):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
             with random_states_kept():
                 right = list(map(self._is_right, inputs, completions))
+                self._count_answers(inputs, completions)
         self._note_solved(self.accelerator.gather(torch.tensor(right, device=self.accelerator.device)).cpu())
         return self.guard.exclude(self, values)
 
@@ -199,6 +203,14 @@ class RunTrainer(LeanGRPOTrainer):
         except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
             self._judge_fault = fault_of(error)
             return math.inf
+
+    def _count_answers(self, rows: Sequence[dict[str, Any]], completions: Sequence[Any]) -> None:
+        """Count the answers of all processes, to see whether the policy gives one answer to everything."""
+        if self.task is None or not self.model.training:
+            return
+        texts = [self.task.answer(completion_text(completion))[: given.CLIPPED] for completion in completions]
+        pairs = gather_object([(text, row.get("answer")) for text, row in zip(texts, rows, strict=True)])
+        self.given = given.tally(*zip(*pairs, strict=True), self.num_generations or 1)
 
     def _note_solved(self, right: torch.Tensor) -> None:
         """Log the shares of groups that are all right, all wrong and mixed.

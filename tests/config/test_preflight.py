@@ -231,7 +231,7 @@ def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monk
     assert "learning_rate" not in table(learning_rate=None)
 
 
-@pytest.mark.parametrize(("count", "smallest"), [(30, "13.3 points"), (99, "4.0 points"), (100, "")])
+@pytest.mark.parametrize(("count", "smallest"), [(30, "20.0 points"), (99, "6.1 points"), (100, "")])
 def test_few_held_out_questions_name_the_smallest_change(count, smallest, table, write_jsonl):
     held_out = write_jsonl([{"question": f"{n} + 2?", "answer": f"#### {n + 2}"} for n in range(count)], "t.jsonl")
     found = table(eval_dataset_name=held_out)["held out"]

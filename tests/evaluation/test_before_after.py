@@ -10,6 +10,8 @@ import pytest
 import train_grpo
 from grpo.evaluation import before_after, comparison, evaluate
 from grpo.evaluation.evaluate import Evaluation
+from grpo.task import Task
+from grpo.task.prompts import XML
 
 
 def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
@@ -44,7 +46,8 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     history = [{"step": step, "frac_reward_zero_std": 0.0, "loss": 0.0} for step in range(1, 13)]
     watch = {"seen": {"weights_moved": False, "updates": 12}}
     state = SimpleNamespace(global_step=12, log_history=history, stateful_callbacks={"watch": watch})
-    trainer, run = SimpleNamespace(state=state), SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
+    trainer = SimpleNamespace(state=state, task=Task(XML))
+    run = SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
     before_after.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
     compared = json.loads((tmp_path / "comparison.json").read_text())

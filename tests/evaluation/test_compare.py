@@ -25,7 +25,7 @@ def shown(capsys, *words):
 def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = shown(capsys, *runs)
-    assert "seed1 50.0 -> 62.5" in text and "+25.0" in text
+    assert "seed1 50.0 → 62.5" in text and "+25.0" in text
     gain, mean = comparison.tango(2, 0, 8), scipy.stats.ttest_1samp([25.0, 50.0, 62.5], 0).confidence_interval(0.95)
     for low, high in ([100 * end for end in gain], mean):
         assert f"({low:+.1f} to {high:+.1f})".replace("-", "−") in text
@@ -119,7 +119,7 @@ def test_only_seeds_may_differ_between_runs_of_one_experiment(runs, capsys):
 def test_later_runs_are_compared_with_the_first_question_by_question(runs, capsys):
     said = shown(capsys, *runs)
     low, high = (100 * end for end in comparison.tango(2, 0, 8))
-    figures = f"+25.0 points (95 % interval {low:+.1f} to {high:+.1f}; 2 better, 0 worse)"
+    figures = f"+25.0 points (95 % interval {low:+.1f} to {high:+.1f}; 2 better, 0 worse)".replace("-", "−")
     assert f"After training, on the same 8 questions, seed2 against seed1: lenient {figures}, strict {figures}" in said
     assert "seed3 against seed1: lenient +37.5" in said
 

@@ -50,6 +50,10 @@ VERDICTS = [  # before, after, the verdict
     (["slf"] * 60 + [""] * 40, ["slf"] * 20 + [""] * 80, "got_worse"),
     (["l"] * 60, ["f"] * 40 + ["slf"] * 20, "got_worse"),
     (["slf"] * 3 + [""], ["slf"] * 4, "too_small_to_tell"),
+    ([""] * 5 + ["slf"] * 15, ["slf"] * 20, "too_small_to_tell"),  # p = 0.025, but a coin does that in 1 of 16 cases
+    ([""] * 6 + ["slf"] * 14, ["slf"] * 20, "got_better"),
+    (["slf"] * 5 + [""] * 15, [""] * 20, "too_small_to_tell"),
+    (["l"] * 20, ["slf"] * 5 + ["l"] * 15, "too_small_to_tell"),
     (["l"] * 10, ["l"] * 10, "too_small_to_tell"),
     (["l"] * 1319, ["l"] * 1319, "no_change"),
     (["l"] * 3000 + [""] * 10, ["l"] * 2995 + [""] * 5 + ["l"] * 6 + [""] * 4, "no_change"),  # 6 fixed, 5 broken
@@ -102,7 +106,7 @@ def paid(*values):
 
 def test_the_smallest_change_is_the_first_that_is_significant():
     assert (
-        min(f - b for f in range(60) for b in range(60) if f > b and comparison.mcnemar(f, b) < 0.05)
+        min(f - b for f in range(60) for b in range(60) if f > b and comparison.is_significant(f, b))
         == comparison.FEWEST
     )
 

@@ -44,7 +44,7 @@ def means(out):
 def test_the_summary_comes_first_then_five_flagged_rows(capsys):
     out = shown(capsys, rows=[GOOD, GOOD.replace("7", "7 apples")] * 8)
     assert out.startswith("16 of 16 right (lenient), 16 in the format, 8 flagged\n") and out.count("  line ") == 5
-    assert "line 3: gold '7', answer read '7 apples', xmlcount 0.5, soft_format 0.5, strict_format 0.5, int 0" in out
+    assert "line 3: gold: 7, answer read: 7 apples, xmlcount 0.5, soft_format 0.5, strict_format 0.5, int 0" in out
 
 
 # --- Which rewards
@@ -210,7 +210,7 @@ def test_each_kind_knows_a_row_of_it_from_a_row_that_is_not(kind, one, none, cap
 
 def test_model_text_is_shown_and_not_obeyed(capsys):
     out = shown(capsys, rows=["<answer>[bold]\x1b[31mred\u202e 7</answer>"])
-    assert r"answer read '[bold]\x1b[31mred\u202e 7'" in out
+    assert r"answer read: [bold]\x1b[31mred\u202e 7," in out
     assert all(character.isprintable() or character == "\n" for character in out)
 
 

@@ -46,7 +46,7 @@ def test_the_matrix_has_every_reward_and_their_sum(capsys):
     assert ["correctness", "2", "0", "0", "2", "0"] in rows
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
     assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
-    assert rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]  # of those that do not fail
+    assert rows[-1] == ["weighted", "sum", "16.8", "14.8", "–", "41.2", "–"]  # as in training, none where one fails
     check, line = checked(rewards)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
     assert f"IndexError: list index out of range (test_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
 
@@ -156,7 +156,7 @@ def test_the_test_completions_are_shown_within_80_columns(capsys):
     assert max(map(len, shown.splitlines())) <= 80 and "(no text)" in shown
     first, _, others = "".join(shown.split()).partition("wronganswer")
     assert first.replace("↵", "") == "".join(f"perfect{texts['perfect']}".split())
-    assert "<answer>↵not2007-04-13↵</answer>" in others
+    assert "<answer>↵2007-04-14↵</answer>" in others
 
 
 GOLD = {"question": "2 + 2?", "answer": "4", "prompt": "2 + 2?"}
@@ -173,6 +173,7 @@ JUDGES = [  # a judge, the row's gold answer, and what is said of it
 @pytest.mark.parametrize(("judge", "gold", "status", "finding"), JUDGES)
 def test_a_judge_of_ones_own_is_tried(judge, gold, status, finding):
     plan = SimpleNamespace(task=Task(XML, judge=judge, judge_name="mine"), first_row={**GOLD, "answer": gold})
+    plan.data = SimpleNamespace(wrong_answer="")
     (check,) = checks.about_judge(plan)
     assert check.status == status and finding in check.finding
     assert not list(checks.about_judge(SimpleNamespace(task=TASK, first_row=GOLD)))

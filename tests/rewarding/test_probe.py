@@ -55,7 +55,8 @@ def test_rewards_get_what_trl_gives_them():
 
     assert set(try_out(curious=curious)["curious"].values()) == {0.0}
     count = len(seen["completions"])
-    assert seen["prompts"] == [ROW["prompt"]] * count and seen["other"] == [3] * count and seen["answer"][-1] == "9"
+    assert seen["prompts"] == [ROW["prompt"]] * count and seen["other"] == [3] * count
+    assert seen["answer"] == ["9"] * (count - 1) + ["8"]  # the last one shows whether a reward reads the gold answer
     perfect = perturbed("5 + 4 = <<5+4=9>>9", "9", TASK)["perfect"]
     assert seen["completions"][0] == [{"role": "assistant", "content": perfect}]
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
@@ -64,13 +65,13 @@ def test_rewards_get_what_trl_gives_them():
 def test_a_wrong_answer_is_as_long_as_the_right_one():
     golds = ("9", "99", "72", "0", "-1", "9 days", "Paris", ["9", "8"], ["9", "8", "10 days", "seven"])
     wrong = [perturbed("", gold, TASK)["wrong answer"].splitlines()[-2] for gold in golds]
-    assert wrong == ["8", "98", "73", "1", "-2", "8 days", "not Paris", "7", "7"]
+    assert wrong == ["8", "98", "73", "1", "-2", "8 days", "another answer", "7", "6"]
 
 
 @pytest.mark.parametrize(
     ("task", "gold", "names"),
     [
-        (TASK, "9", ["int_reward_func", "correctness_reward_func"]),  # `9.` is right, too
+        (TASK, "9", ["correctness_reward_func"]),  # `9.` is right, too; int does not read the gold answer
         (TASK, "9 days", ["correctness_reward_func"]),
         (TASK, None, []),
         (Task(PromptFormat("", completion="{answer}", pattern="text")), "1 May", ["correctness_reward_func"]),
