@@ -38,6 +38,7 @@ from grpo.core.settings import Config
 from grpo.data.dataset import load_data
 from grpo.evaluation.before_after import measure_after, measure_alone, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
+from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
 from grpo.runs import hub
 from grpo.runs.run import open_run
@@ -62,7 +63,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, a Dataset, …
     dataset_config="main",
     dataset_split="train",  # or a slice: train[:1000], train[:10%]
-    reward_funcs=[  # or functions of your own, written like those in rewards.py
+    reward_funcs=[  # or judge_reward_func, functions of your own like those in rewards.py, or names of others there
         xmlcount_reward_func,
         soft_format_reward_func,
         strict_format_reward_func,

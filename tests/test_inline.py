@@ -123,6 +123,12 @@ USED = [  # edits, flags, exit status, what the model gets or None, what is said
 ]
 
 
+def test_the_judges_reward_is_written_into_the_script(script, capfd):
+    edits = [("        shorter,\n", "        judge_reward_func,\n")]
+    assert script(*edits)([*ARGV, "--dry_run", "true"]) == 0
+    assert "judge " in shown(capfd)
+
+
 @pytest.mark.parametrize(("edits", "flags", "status", "prompt", "said"), USED)
 def test_an_edited_prompt_is_used_or_a_line_says_why_not(script, capfd, edits, flags, status, prompt, said):
     assert script(*edits)([*ARGV, "--dry_run", "true", *flags.split()]) == status

@@ -56,7 +56,7 @@ def answer(model_dir: Path, question: str) -> str:
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
     read = how_read(text, extract_answer(text, prompt_format.pattern), prompt_format.pattern)
     end = f" (cut off at {limit} tokens)" if cut else ""
-    return printable(f"{model_dir} answers:\n\n{text.rstrip()}\n\nAnswer read: {read}{end}")
+    return printable(f"{model_dir} answers:\n\n{text.rstrip()}\n\nAnswer: {read}{end}")
 
 
 def main(argv: list[str]) -> int:

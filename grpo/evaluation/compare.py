@@ -164,7 +164,7 @@ def _mean(gains: Sequence[float], measure: str) -> str:
     if len(gains) < 2:
         return "–"
     places = 2 if measure == "reward" else 1
-    mean, low, high = (decimals(value, places, "+") for value in mean_interval(gains))
+    mean, low, high = (decimals(value or 0.0, places, "+") for value in mean_interval(gains))  # of two gains or more
     return f"{mean}\n({low} to {high})"
 
 

@@ -4,6 +4,7 @@ A reward's parameters come after the `*` of its signature. A parameter gets its 
 run if it has a value of that name (`following`), else from its default.
 """
 
+import difflib
 import functools
 import importlib.util
 import inspect
@@ -171,7 +172,7 @@ def choose(
             given = {**unused.pop(logged_name(reward), {}), **unused.pop(name, {})}
             reward = _with_parameters(reward, given, follow)
         else:
-            raise UserError(f"reward_funcs: {name!r} is not a reward{did_you_mean(name, [*known, *TRLS])}")
+            raise UserError(f"reward_funcs: {name!r} is not a reward{_where_rewards_are(name, [*known, *TRLS])}")
         logged = name if name in known else logged_name(reward)
         if logged in chosen:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
@@ -179,6 +180,16 @@ def choose(
     for name in unused:
         raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
     return chosen
+
+
+def _where_rewards_are(name: str, known: Sequence[str]) -> str:
+    """Suggest the reward of nearly this name, or else where a function of the user's is found."""
+    if any(one.startswith(name) for one in known) or difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+        return did_you_mean(name, known)
+    return (
+        f", nor a function of the script; if it is in a file of yours, use my_file.{name} with "
+        f"--allow_custom_rewards true; known are {', '.join(known)}"
+    )
 
 
 def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., Any]:

@@ -75,12 +75,12 @@ def _examples(run: RunFiles) -> dict[str, list[tuple[dict[str, Any], dict[str, A
 
 
 def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
-    """Return the shares of the answers to the held-out questions where gold answers repeat, and the most frequent gold.
+    """Return the shares of the answers where gold answers repeat, and the share of the most frequent gold answer.
 
     Only evaluations with the same questions in the same order are counted.
     """
     records = {when: rows for when in run.evaluations if (rows := run.completions(when))}
-    golds = [record.get("answer") for record in next(iter(records.values()), [])]
+    golds: list[Any] = [record.get("answer") for record in next(iter(records.values()), [])]
     if not repeat(golds):
         return [], None
     given = {

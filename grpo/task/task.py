@@ -101,8 +101,9 @@ class Task:
         strict_format, soft_format = has_strict_format(text, template), has_soft_format(text, template)
         exact = strict_format if self.judge else is_gold(read, row["answer"])
         strict = None if lenient is None else lenient and exact
-        formats = (strict_format, soft_format) if self.has_format else (None, None)
-        return Grade(read, *formats, strict, lenient)
+        if not self.has_format:
+            return Grade(read, None, None, strict, lenient)
+        return Grade(read, strict_format, soft_format, strict, lenient)
 
     def record(self) -> dict[str, Any]:
         """Return the format and the worked examples for the run's record, to ask its model again."""

@@ -210,7 +210,8 @@ class RunTrainer(LeanGRPOTrainer):
             return
         texts = [self.task.answer(completion_text(completion))[: given.CLIPPED] for completion in completions]
         pairs = gather_object([(text, row.get("answer")) for text, row in zip(texts, rows, strict=True)])
-        self.given = given.tally(*zip(*pairs, strict=True), self.num_generations or 1)
+        answers, golds = [text for text, _ in pairs], [gold for _, gold in pairs]
+        self.given = given.tally(answers, golds, self.num_generations or 1)
 
     def _note_solved(self, right: torch.Tensor) -> None:
         """Log the shares of groups that are all right, all wrong and mixed.

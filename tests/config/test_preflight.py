@@ -295,3 +295,41 @@ def test_an_adapter_is_checked_with_its_base_model(table, tmp_path):
     found = table(model_name_or_path=str(tmp_path / "adapter"))["model"]
     assert f"an adapter of {DEMO / 'model'}" in found.finding and "0.0 of 1.7 million" in found.finding
     assert found.status == "ok"
+
+
+LABELS = [{"question": f"ticket {n}", "answer": ("billing", "account", "billing", "broken")[n % 4]} for n in range(80)]
+SHORT = {"answer_pattern": "text", "system_prompt": "Label:"}
+JSON = [{"question": f"receipt {n}", "answer": json.dumps({"shop": "Ada", "total": n + 0.5})} for n in range(40)]
+
+
+def test_labels_are_shown_by_their_shares_and_read_whole(table):
+    checks = table(rows=LABELS, rewards=["correctness_reward_func"], **SHORT)
+    assert '"billing" 5' in checks["gold answers"].finding
+    assert "answers as billing (the whole completion)" in checks["prompts"].finding
+    assert "format" not in checks["completion length"].finding and "tags" not in checks
+    assert checks["all rewards"].finding == "perfect earns 2, wrong answer 0"
+
+
+def test_a_json_answer_is_an_example_and_wants_no_characters(table):
+    checks = table(rows=JSON, rewards=["judge_reward_func"], **SHORT)
+    assert """answers as {"shop": "Ada", "total": """ in checks["prompts"].finding
+    assert checks["gold answers"].status == "ok" and '"{"shop": "Ada", "to…"' in checks["gold answers"].finding
+
+
+def test_marked_answers_are_shown_as_this_task_marks_them(table):
+    rows = [{"question": f"{n}?", "answer": f"{n} days"} for n in range(40)]
+    finding = table(rows=rows, rewards=["judge_reward_func"], answer_pattern="final")["prompts"].finding
+    assert re.search(r"answers as Answer: [0-9]+ days$", finding)
+
+
+def test_the_schema_names_the_columns_of_the_file(table, monkeypatch):
+    rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1)} for n in range(40)]
+    assert table(rows=rows)["schema"].finding == "columns prompt and answer"
+    own = [{"ticket": f"{n} + 1?", "label": str(n + 1)} for n in range(40)]
+
+    def from_ticket(row):
+        return {"question": row["ticket"], "answer": row["label"]}
+
+    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "prepare", from_ticket)
+    finding = table(rows=own)["schema"].finding
+    assert finding == "question and answer by from_ticket, from the columns ticket, label"

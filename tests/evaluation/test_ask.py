@@ -31,7 +31,7 @@ def test_a_run_is_asked_and_its_answer_read(capfd):
     before = sorted(run.rglob("*"))
     assert main(["ask", str(run), QUESTION]) == 0
     shown = capfd.readouterr().out
-    assert shown.startswith(f"{run} answers:\n\n<reasoning>") and shown.endswith("Answer read: 19\n")
+    assert shown.startswith(f"{run} answers:\n\n<reasoning>") and shown.endswith("Answer: 19\n")
     assert sorted(run.rglob("*")) == before
 
 
@@ -74,7 +74,7 @@ def test_a_copy_is_asked_with_the_prompt_it_was_trained_on(learned, learned_adap
     for name in ("first", "checkpoint-1", "second", "merged"):
         assert main(["ask", f"away/{name}", QUESTION]) == 0
         shown = capfd.readouterr().out
-        assert shown.startswith(f"away/{name} answers:\n\n6 of one") and "Answer read: of one" in shown
+        assert shown.startswith(f"away/{name} answers:\n\n6 of one") and "Answer: of one" in shown
 
 
 def test_what_is_inside_a_run_has_its_prompt(learned, capfd):

@@ -65,6 +65,34 @@ def test_the_verdict_is_what_the_pairs_support(before, after, verdict):
     assert compare(rows(*before), rows(*after))["verdict"] == verdict
 
 
+def labelled(*answers):
+    """Records of tickets, of which the first 8 are about a and the next ones about b, c and d."""
+    golds = [*"aaaaaaaabbbbccccdddd"]
+    return [
+        {"question": str(at), "answer": gold, "read": read, "lenient": read == gold, "strict": read == gold}
+        for at, (gold, read) in enumerate(zip(golds, answers, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [("a" * 20, "learned_one_answer"), ("a" * 19 + "d", "learned_one_answer"), ("aaaaaaaabbbbccccdddd", "got_better")],
+)
+def test_one_answer_for_everything_is_no_better_model(after, verdict):
+    """Also without a format, which leaves strict and lenient accuracy alone."""
+    found = compare(labelled(*"x" * 20), labelled(*after))
+    assert found["verdict"] == verdict and "format_soft" not in found
+    if verdict == "learned_one_answer":
+        assert '"a", the gold answer of 40 % of the questions' in found["sentence"]
+
+
+def test_numbers_below_zero_have_a_minus_sign():
+    sentence = compare(rows(*["slf"] * 20), rows(*[""] * 10, *["slf"] * 10))["sentence"]
+    assert "(−50.0 points, 95 % interval −" in sentence and "-5" not in sentence
+    sentence = compare(paid(-1.0, -1.1, -0.9), paid(-2.0, -2.2, -1.8))["sentence"]
+    assert "mean reward −1.00 before and −2.00 after (−1.00, 95 % interval −" in sentence
+
+
 def test_the_sentence_has_the_figures():
     sentence = compare(rows(*[""] * 40, *["l"] * 60), rows(*["l"] * 95, *[""] * 5))["sentence"]
     for figure in ("60.0 %", "95.0 %", "+35.0", "+23.4", "+46.0", "40 fixed", "5 broken"):

@@ -47,6 +47,18 @@ def test_the_summary_comes_first_then_five_flagged_rows(capsys):
     assert "line 3: gold: 7, answer read: 7 apples, xmlcount 0.5, soft_format 0.5, strict_format 0.5, int 0" in out
 
 
+def test_labels_are_read_whole_and_one_for_everything_is_said(capsys):
+    write_run("{answer}", "text")
+    out = shown(capsys, rows=[("billing", gold) for gold in ("billing", "account", "delivery", "broken") * 5])
+    assert out.startswith(
+        '5 of 20 right (lenient), 0 flagged\n100 % of the answers are "billing", the gold answer of 25 %'
+    )
+    out = shown(capsys, rows=[(text, text) for text in ("billing", "account", "delivery", "broken") * 5])
+    assert out.startswith("20 of 20 right (lenient), 0 flagged\nreward")
+    out = shown(capsys, rows=[("Billing.", "billing")])
+    assert "line 1: gold: billing, answer read: the whole completion, " in out
+
+
 # --- Which rewards
 
 

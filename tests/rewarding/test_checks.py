@@ -11,7 +11,7 @@ from trl.rewards import get_repetition_penalty_reward
 from grpo.core.checklist import Trial
 from grpo.rewarding import checks
 from grpo.rewarding.probe import perturbed
-from grpo.task import Task
+from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
 
@@ -157,6 +157,33 @@ def test_the_test_completions_are_shown_within_80_columns(capsys):
     first, _, others = "".join(shown.split()).partition("wronganswer")
     assert first.replace("↵", "") == "".join(f"perfect{texts['perfect']}".split())
     assert "<answer>↵2007-04-14↵</answer>" in others
+
+
+def raises_on_empty(completions, answer, **kwargs):
+    return [2.0 * (answer[0] in completion[0]["content"].split()[-2]) for completion in completions]
+
+
+def test_a_fault_costs_the_sum_of_its_completion_alone():
+    """As in training, where a row on which one fails has no reward."""
+    plan = planned({"judge": raises_on_empty, "soft": REWARD_FUNCS["soft_format_reward_func"]})
+    total = checks.weighted_sum(plan.trial)
+    assert total == {"perfect": 2.5, "wrong answer": 0.5, "no tags": 0.0, "extra text": 0.5}
+    (check,) = checks.about_all_rewards(plan)
+    assert (check.status, check.finding) == ("ok", "perfect earns 2.5, wrong answer 0.5")
+
+
+LABELS = SimpleNamespace(wrong_answer="account")
+
+
+@pytest.mark.parametrize(
+    ("judge", "status"),
+    [(lambda text, row: "billing" in text, "ok"), (lambda text, row: text in ("billing", "account"), "warning")],
+)
+def test_a_judge_of_labels_is_tried_on_another_label(judge, status):
+    task = Task(PromptFormat("", completion="{answer}", pattern="text"), judge=judge, judge_name="mine")
+    plan = SimpleNamespace(task=task, first_row={"question": "a", "answer": "billing"}, data=LABELS)
+    (check,) = checks.about_judge(plan)
+    assert check.status == status
 
 
 GOLD = {"question": "2 + 2?", "answer": "4", "prompt": "2 + 2?"}

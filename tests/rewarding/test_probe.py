@@ -1,6 +1,7 @@
 """Preflight and evaluations call rewards as TRL does, on a perfect completion and on flawed ones."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -82,6 +83,48 @@ def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_
     needed = {name: reward for name, reward in rewards.items() if gold or name == "soft_format_reward_func"}
     texts, tried, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, Bytes())
     assert exact == names and all(probe.REWRITTEN not in values for values in (texts, *tried.values()))
+
+
+TEXT = Task(PromptFormat("", completion="{answer}", pattern="text"))
+RECEIPT = '{"shop": "Ada", "total": 5.70}'
+
+
+def field(completions, answer, **kwargs):
+    return [
+        float(json_of(text).items() >= json_of(gold).items() > set())
+        for text, gold in zip(completions, answer, strict=True)
+    ]
+
+
+def json_of(text):
+    try:
+        return json.loads(text if isinstance(text, str) else text[0]["content"])
+    except ValueError:
+        return {}
+
+
+def well_formed(completions, **kwargs):
+    return [0.5 * bool(json_of(text)) for text in completions]
+
+
+def exact(completions, answer, **kwargs):
+    return [float(text[0]["content"] == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def test_json_gets_a_wrong_field_and_only_what_compares_characters_wants_them():
+    rewards = {reward.__name__: reward for reward in (field, well_formed, exact)}
+    row = {**ROW, "answer": RECEIPT}
+    texts, tried, wanting = try_rewards(rewards, row, "", TEXT, Bytes(), RECEIPT.replace("5.70", "9.05"))
+    assert wanting == ["exact"] and texts["wrong answer"] == '{"shop": "Ada", "total": 9.05}'
+    assert [values["wrong answer"] for values in tried.values()] == [0.0, 0.5, 0.0]
+    assert list(texts) == ["perfect", "wrong answer", "in a sentence", "extra text", "empty"]
+
+
+def test_what_the_users_judge_finds_wrong_is_no_other_way_to_write_it():
+    judge = Task(TEXT.prompt, judge=lambda text, row: text == row["answer"], judge_name="mine")
+    assert try_rewards({"exact": exact}, {**ROW, "answer": "billing"}, "", judge, Bytes(), "account")[2] == []
+    fails = Task(TEXT.prompt, judge=lambda text, row: 1 / 0, judge_name="mine")
+    assert try_rewards({"exact": exact}, {**ROW, "answer": "billing"}, "", fails, Bytes(), "account")[2] == []
 
 
 def test_async_rewards_are_tried_also_inside_an_event_loop(monkeypatch):

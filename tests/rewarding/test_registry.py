@@ -101,6 +101,12 @@ LENGTH = ["length_reward_func"]
 REPETITION = "get_repetition_penalty_reward"
 MISTAKES = [  # the rewards, their parameters, and what the error names
     (["corectness_reward_func"], {}, "correctness_reward_func"),
+    (
+        ["my_reward"],
+        {},
+        "nor a function of the script; if it is in a file of yours, use my_file.my_reward with --allow",
+    ),
+    (["style"], {}, "did you mean style_reward_func"),
     (["nowhere.reward"], {}, "nowhere.py"),
     (["my_rewards.my_rewrd"], {}, "my_reward"),
     (["broken.f"], {}, "ZeroDivisionError"),

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import re
 from xml.etree import ElementTree
 
@@ -64,6 +65,42 @@ def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     text = Page(report.write(run)).text
     assert "weighted sum 1.00 1.50 +0.00 Learning" in text  # no interval without any variation
     assert "date 0.25 0.75 +0.50 +0.10 to +0.90" in text
+
+
+def label_run(run, after, pattern="text", **record):
+    """Answers to twenty tickets before and after training, without a format."""
+    golds, answers = ["billing"] * 8 + ["account"] * 6 + ["broken"] * 6, {"before": ["billing"] * 20, "after": after}
+    for when, texts in answers.items():
+        rows = [
+            {"question": f"ticket {at}", "answer": gold, "completion": text, "read": text, "truncated": False}
+            | {"strict": text == gold, "lenient": text == gold}
+            for at, (gold, text) in enumerate(zip(golds, texts, strict=True))
+        ]
+        (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        summary = json.loads((run / f"eval_{when}.json").read_text())
+        kept = {key: value for key, value in summary.items() if not key.startswith("format")} | record
+        (run / f"eval_{when}.json").write_text(json.dumps(kept))
+    prompt = {"system": "", "opening": "", "chat": True, "question": "{question}", "completion": "{answer}"}
+    change(run, prompt=prompt | {"pattern": pattern})
+    return Page(report.write(run)).text
+
+
+def test_labels_are_read_whole_and_their_shares_shown(run, undrawn):
+    text = label_run(run, ["billing"] * 8 + ["account"] * 9 + ["odd"] * 3)
+    assert "Always answering “billing” would be right on 40.0 %." in text
+    for row in ("billing 40.0 100.0 40.0", "account 30.0 0.0 45.0", "broken 30.0 0.0 0.0", "odd 0.0 0.0 15.0"):
+        assert row in text
+    assert "answer read: the whole completion" in text and "nothing marks" not in text and "Format" not in text
+    assert "Strict accuracy" in text and "exactly the gold answer, in its place" in text
+
+
+def test_strict_is_not_shown_where_it_is_the_judges_verdict_again(run, undrawn):
+    text = label_run(run, ["billing"] * 20, judge="mine.f")
+    assert "right by mine.f" in text and "trict accuracy" not in text and "Accuracy, strict" not in text
+
+
+def test_numbers_that_happen_to_recur_are_no_labels(run, undrawn):
+    assert "Always answering" not in Page(report.write(run)).text
 
 
 def test_a_rewards_own_numbers_have_curves_and_none_is_missing(run, no_picture):

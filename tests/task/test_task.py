@@ -15,7 +15,7 @@ from helpers_trainer import trained
 import train_grpo
 from grpo.rewarding import registry
 from grpo.rewarding.more import judge_reward_func
-from grpo.task import Task
+from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from grpo.training.run_trainer import RunTrainer
 from rewards import REWARD_FUNCS, completion_text
@@ -97,6 +97,22 @@ SHAPED = "<reasoning>r</reasoning><answer>8</answer>"
 def test_a_grade_is_strict_by_characters_and_lenient_by_the_verdict(text, lenient, grade, by_a_judge):
     assert Task(XML).grade(text, {"answer": "7"}, lenient) == grade
     assert judged_by(lambda text, row: True).grade(text, {}, lenient).strict == by_a_judge
+
+
+SHORT = PromptFormat("", completion="{answer}", pattern="text")
+
+
+def test_without_a_format_nothing_is_said_of_it():
+    """Any text is the answer, which is strictly right if it is the gold answer, or if the judge says so."""
+    assert not Task(SHORT).has_format and Task(XML).has_format and Task(BOXED).has_format
+    for text, lenient, grade in (
+        ("billing", True, ("billing", None, None, True, True)),
+        ("Billing.", True, ("Billing.", None, None, False, True)),
+        ("", False, ("", None, None, False, False)),
+    ):
+        assert Task(SHORT).grade(text, {"answer": "billing"}, lenient) == grade
+    judged = Task(SHORT, judge=lambda text, row: True, judge_name="mine")
+    assert judged.grade("Billing.", {"answer": "billing"}, True) == ("Billing.", None, None, True, True)
 
 
 def test_the_record_asks_a_question_again():

@@ -132,6 +132,17 @@ def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
     assert reason in alarms(tmp_path)["zero_variance"]["message"]
 
 
+@pytest.mark.parametrize("text", ["<answer>7</answer>", "no number"])
+def test_a_policy_that_answers_everything_alike_raises_an_alarm(tiny_model, tmp_path, monkeypatch, text):
+    """Whatever it writes beside its answer, and whether it is right now and then."""
+    trainer, watch = watched(tiny_model, tmp_path, max_steps=8, lengths=lambda ids, *_: ([[5, 2] for _ in ids], None))
+    trainer.task = Task(XML)
+    monkeypatch.setattr("grpo.training.run_trainer.completion_text", lambda completion: text)
+    trainer.train()
+    assert "the gold answer of" in alarms(tmp_path)["mode_collapse"]["message"]
+    assert watch.seen.given[-1]["questions"] == len(trainer.last_rollout["prompt"]) // trainer.num_generations
+
+
 @pytest.mark.slow
 def test_stop_on_alarm_ends_a_run_that_can_be_resumed(tiny_run):
     argv = tiny_run(**{**LEARNS, "max_completion_length": "3"}, stop_on_alarm="true", max_steps="5")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from grpo.task import given
 from grpo.training.causes import CAUSES, DEAD_AFTER, IN_A_ROW, History, _dead_reward, collapse, explain
 
 
@@ -36,6 +37,45 @@ def test_the_names_that_others_rely_on():
 
 def test_nothing_seen_raises_nothing():
     assert not any(cause.check(History()) for cause in CAUSES)
+
+
+def read(*answers):
+    """Records of these answers to twenty questions, of which the first eight have the gold answer a."""
+    golds = [*"aaaaaaaabbbbccccdddd"]
+    return [
+        {"completion": f"{at}", "read": answer, "answer": gold}
+        for at, (answer, gold) in enumerate(zip(answers, golds, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "told"), [("a" * 19 + "c", True), ("a" * 20, True), ("aaaaaaaabbbbccccdddd", False)]
+)
+def test_one_answer_to_everything_is_a_cause(after, told):
+    history = History(answers=list(zip(read(*"ab" * 10), read(*after), strict=True)))
+    found = check("mode_collapse", history)
+    assert bool(found) is told
+    if told:
+        assert '% of the answers are "a", the gold answer of 40 % of the questions; before it was 50 %' in found
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "told"),
+    [
+        ([("a" * 8, "abcdabcd")] * 3, True),
+        ([("a" * 8, "abcdabcd")] * 2, False),  # chance
+        ([("a" * 8, "abcdabcd"), ("abababab", "abcdabcd"), ("a" * 8, "abcdabcd")], False),
+        ([("a" * 8, "a" * 8)] * 3, False),  # right
+        ([("abcdabcd", "abcdabcd")] * 3, False),
+        ([("aa", "ab")] * 6, True),  # rollouts of two questions
+        ([("aa", "ab")] * 5, False),
+    ],
+)
+def test_one_answer_to_everything_is_an_alarm(rollouts, told):
+    history = History()
+    for answers, golds in rollouts:
+        history.add({"warm": 1.0}, False, given.tally([*answers], [*golds]))
+    assert bool(check("mode_collapse", history)) is told
 
 
 # --- While training

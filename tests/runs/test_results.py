@@ -1,0 +1,32 @@
+"""Rows of the table of results: only what an evaluation measured and means, with one sign for numbers below 0."""
+
+import pytest
+
+from grpo.runs.results import meanings, rows
+
+ACCURACIES = {"accuracy_lenient": 0.5, "accuracy_strict": 0.25}
+FORMATS = {"format_strict": 1.0, "format_soft": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("summary", "meant", "named"),
+    [
+        (ACCURACIES | FORMATS, "exactly the gold answer, in its place", 4),
+        (ACCURACIES, "exactly the gold answer, in its place", 2),
+        (ACCURACIES | FORMATS | {"judge": "mine.f"}, "that, and exactly in the format", 4),
+        (ACCURACIES | {"judge": "mine.f"}, None, 1),  # without a format strict is lenient again
+        ({"judge": "mine.f", "judge_error": "it raises", **FORMATS}, None, 2),
+    ],
+)
+def test_rows_and_their_meanings_are_those_of_the_evaluation(summary, meant, named):
+    table = rows({"before": summary, "after": summary}, {})
+    assert meanings(summary).get("accuracy_strict") == meant and len(table) == named
+    assert meanings(summary).keys() == {key for key in table if key.startswith("accuracy")}
+    if "accuracy_lenient" in table:
+        assert "judge" not in summary or meanings(summary)["accuracy_lenient"] == "right by mine.f"
+
+
+def test_zero_has_no_sign_and_others_have_a_minus():
+    one, two = ({"reward_cost": value, "reward": value} for value in (-4.0, -0.001))
+    cells = [[value for value, _ in cells] for _, cells in rows({"before": one, "after": two}, {}).values()]
+    assert cells == [["−4.00", "0.00", "+4.00"]] * 2
