@@ -282,7 +282,8 @@ STOPS = {
 
 
 @pytest.mark.parametrize("case", STOPS)
-def test_an_end_that_nobody_requested_is_no_finish(tiny_run, monkeypatch, case):
+def test_a_callbacks_end_is_an_end(tiny_run, monkeypatch, case):
+    """With a final model and the comparison of its step; to resume trains on."""
     method, before_ours = STOPS[case]
     watch, stop = train_grpo.watch, Stop(method, 3)
 
@@ -296,12 +297,14 @@ def test_an_end_that_nobody_requested_is_no_finish(tiny_run, monkeypatch, case):
     exit_status, shown = train(*argv)
     step = read(run / "run.json")["step"]
     assert exit_status == 0 and stop.stopped and step in (3, 4)  # or at the rollout's end
-    status = f"ended early at step {step} of 6"
-    assert_says(shown, run, status)
+    assert_says(shown, run, "finished")
+    assert f"A callback ended training at step {step} of 6. To resume: " in shown
+    result = result_of(run, step)
     monkeypatch.setattr(train_grpo, "watch", watch)
     assert train(*argv, "--output_dir", whole)[0] == 0
-    assert_truthful(run, step, 6, status, whole)
+    assert_truthful(run, step, 6, "finished", whole)
     assert train(*argv, *AUTO)[0] == 0
+    assert_set_aside(run, step, result)
     assert_truthful(run, 6, 6, "finished", whole)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 

@@ -30,7 +30,6 @@ from grpo.runs import checkpoints, directory, record, report
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
-EARLY = "ended early"
 FINISHING = "finishing this rollout's steps"  # a signal's effect while training, unless the work can be given up
 
 
@@ -42,6 +41,7 @@ class Run:
         step, planned: completed optimizer steps, and steps of the whole run (0 if unknown).
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
         status: the exit status for `ending`.
+        early: True if a callback ended training before its last step, which is an end like that of the last step.
         training: True from the first optimizer step to the last, when a signal only requests the end.
         signal: the number of the signal that this process received while training, 0 for none.
     """
@@ -50,7 +50,7 @@ class Run:
         self.config, self.output = config, config.output
         checkpoint = config.training.resume_from_checkpoint
         self.step, self.planned = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0, 0
-        self.ending, self.status = "", 0
+        self.ending, self.status, self.early = "", 0, False
         self.training = False
         self.signal = 0
         self._reaction, self._at_once = FINISHING, False
@@ -69,9 +69,8 @@ class Run:
             self.status = status
 
     def end_early(self) -> None:
-        """Note that something else, such as a callback, ends training before its last step."""
-        if not self.stopped:
-            self.ending = EARLY
+        """Note that a callback, or the end of the data, ends training before its last step."""
+        self.early = True
 
     @property
     def exit_status(self) -> int:
@@ -92,8 +91,6 @@ class Run:
         """Record how the run ended, write the report, and print the next steps."""
         if self.stopped:
             status = self.ending
-        if status == EARLY:
-            status += f" at step {self.step} of {self.planned}"
         if is_first_process():
             self._note(status)
             try:
@@ -106,6 +103,9 @@ class Run:
             if self.stopped:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
+                if self.early:
+                    resume = self.how_to_resume()
+                    say(f"A callback ended training at step {self.step} of {self.planned}. {resume}")
                 say(self.next_steps(written))
 
     def _note(self, status: str) -> None:

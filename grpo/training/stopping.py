@@ -44,7 +44,7 @@ class StopAtRolloutEnd(TrainerCallback):
         if self._may_end(state):
             self._due = False
             self.trainer.keep_random_states()
-            if self.run.stopped:
+            if self.run.stopped or self.run.early:
                 control.should_training_stop = control.should_save = True
         control.should_evaluate &= self.run.status < 128  # TRL's evaluation: a signal does not wait for it
         # checkpoints lack metrics that wait for a log, and a run must log all of its steps
@@ -62,7 +62,8 @@ class StopAtRolloutEnd(TrainerCallback):
 
     def _take_over(self, state: TrainerState, control: TrainerControl) -> bool:
         """Postpone another callback's request to end until the end of a rollout. Return True if there is one."""
-        requested = control.should_training_stop and state.global_step < state.max_steps and not self.run.stopped
+        known = self.run.stopped or self.run.early
+        requested = control.should_training_stop and state.global_step < state.max_steps and not known
         if requested:
             self.run.end_early()
         control.should_training_stop &= self._may_end(state)
