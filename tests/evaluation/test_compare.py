@@ -145,7 +145,8 @@ def test_runs_are_compared_on_the_questions_that_both_answered(runs, capsys):
     said = shown(capsys, *runs)
     assert "After training, on the 4 questions that both answered (of 8 and 5), seed2 against seed1" in said
     low, high = (100 * end for end in comparison.tango(2, 0, 4))
-    assert f"lenient +50.0 points (95 % interval {low:+.1f} to {high:+.1f}; 2 better, 0 worse)" in said
+    figures = f"+50.0 points (95 % interval {low:+.1f} to {high:+.1f}; 2 better, 0 worse)".replace("-", "−")
+    assert f"lenient {figures}" in said
     assert "on the same 8 questions, seed3 against seed1" in said
 
 
