@@ -1,8 +1,8 @@
 """Sample completions in a batch that drops finished rows; each distinct prompt is computed once.
 
 `model.generate` computes every row until the longest completion ends. Here greedy completions are the same and samples
-have the same distribution (tests/lean_grpo/test_rollouts.py), for less work (benchmarks/speed.py). On a GPU vLLM is
-faster: set TRL's `use_vllm`.
+have the same distribution (tests/lean_grpo/test_rollouts.py), for less work (benchmarks/speed.py). On a GPU steps are
+replayed as CUDA graphs (decoding.py).
 """
 
 import contextlib
@@ -19,8 +19,10 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lean_grpo import wrappers
+from lean_grpo import decoding, wrappers
+from lean_grpo.decoding import Decoder
 
+READ_EVERY = 8  # steps on a GPU after which tokens are read: the host waits for it then
 NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
 
 
@@ -121,46 +123,41 @@ def complete(
     if why := reason_against(model, sampling):
         raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
     base = wrappers.base_of(model)
+    on_gpu = decoding.on_gpu(base)
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
-    cache: Any = DynamicCache(config=base.config)
-    cache_name = str(cache_argument(base))
-
-    def logits_after(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        output = base(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1,
-            **{cache_name: cache},
-        )  # fmt: skip
-        return output.logits[:, -1].float()
-
     indices = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
-    padded = tokenizer.pad({"input_ids": list(map(list, indices))}, padding_side="left", return_tensors="pt")
-    mask: Any = padded["attention_mask"].to(base.device)
-    logits = logits_after(padded["input_ids"].to(base.device), (mask.cumsum(-1) - 1).clamp(min=0))
-    if len(indices) < len(prompts):
-        copies = torch.tensor([indices[tuple(prompt)] for prompt in prompts], device=base.device)
-        cache.batch_select_indices(copies)
-        logits, mask = logits[copies], mask[copies]
+    copies = [indices[tuple(prompt)] for prompt in prompts]
+    decoder = Decoder(base, str(cache_argument(base)), ends, max_new_tokens)
+    logits = decoder.read(list(indices), copies, tokenizer.pad_token_id)
     done: list[list[int]] = [[] for _ in prompts]
     rows, running = list(range(len(prompts))), set(range(len(prompts)))
-    while True:
+    unread: list[torch.Tensor] = []  # tokens of all rows, one tensor for each step
+    for count in range(1, max_new_tokens + 1):
         tokens = choose(logits)
-        for row, token in zip(rows, tokens.tolist(), strict=True):
-            if row in running:
-                done[row].append(token)
-                if token in ends or len(done[row]) == max_new_tokens:
-                    running.remove(row)
-        drops = 8 * (len(rows) - len(running)) >= len(rows)  # dropping fewer is not worth a copy of the cache
-        each_token(len(rows) - len(running) if drops else 0)
-        if drops:
+        unread.append(tokens)
+        leaving = 0
+        if not on_gpu or count % READ_EVERY == 0 or count == max_new_tokens or decoder.full:
+            for column in torch.stack(unread).tolist():
+                for row, token in zip(rows, column, strict=True):
+                    if row in running:
+                        done[row].append(token)
+                        if token in ends or len(done[row]) == max_new_tokens:
+                            running.remove(row)
+            unread = []
+            over = len(rows) - len(running)
+            # on a CPU an eighth is worth a copy of the cache; on a GPU they leave where it is copied anyway
+            if not running or (decoder.full if on_gpu else 8 * over >= len(rows)):
+                leaving = over
+        each_token(leaving)
+        if not running:
+            break
+        if leaving:
             stay = [index for index, row in enumerate(rows) if row in running]
-            if not stay:
-                return done
             kept = torch.tensor(stay, device=base.device)
-            cache.batch_select_indices(kept)
-            mask, tokens, rows = mask[kept], tokens[kept], [rows[index] for index in stay]
-        # finished rows that are not dropped yet are masked, so that they never exceed the model's last position
-        mask = torch.cat([mask, mask.new_tensor([[row in running] for row in rows])], 1)
-        logits = logits_after(tokens[:, None], mask.sum(-1, keepdim=True) - 1)
+            decoder.keep(kept)
+            tokens, rows = tokens[kept], [rows[index] for index in stay]
+        logits = decoder.step(tokens)
+    return done
 
 
 def adapted_weights(model: Any) -> list[torch.Tensor]:

@@ -17,7 +17,9 @@ from trl import GRPOTrainer
 
 import train_grpo
 from grpo.policy.answering import answer, end_tokens
-from lean_grpo import LeanGRPOTrainer, attention, gpu
+from lean_grpo import LeanGRPOTrainer, attention, gpu, sampling
+from lean_grpo.decoding import Graphs
+from lean_grpo.sampling import Sampling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 PACKAGE = pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")
@@ -68,6 +70,40 @@ def test_greedy_answers_are_those_of_generate(tokenizer):
         output = model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=40,
                                 eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)  # fmt: skip
         assert output[0, len(prompt) :].tolist() == found
+
+
+def sampled(model, tokenizer, drawn=None):
+    prompts = [tokenizer(f"What is {a} + {b}?")["input_ids"] for a in range(3, 7) for b in range(2, 6)]
+    torch.manual_seed(0)
+    with sampling.sampling_mode(model):
+        return sampling.complete(model, tokenizer, 4 * prompts, end_tokens(model, tokenizer), 200, drawn)
+
+
+def test_replayed_steps_sample_what_eager_ones_do(tokenizer, capsys):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+    before = torch.cuda.memory_allocated()
+    replayed = [sampled(model, tokenizer), sampled(model, tokenizer, Sampling(temperature=1.5))]
+    assert Graphs.verdicts[model] == "" and not capsys.readouterr().out
+    assert torch.cuda.memory_allocated() - before < 2**25  # of libraries; nothing of the rollout
+    Graphs.verdicts[model] = "a test says so"
+    assert replayed == [sampled(model, tokenizer), sampled(model, tokenizer, Sampling(temperature=1.5))]
+
+
+@pytest.mark.parametrize("kind", ["waits", "refuses"])
+def test_what_cannot_be_recorded_is_sampled_eagerly(kind, tokenizer, capsys):
+    """The random state survives a recording that fails."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+    plain = sampled(model, tokenizer, Sampling())
+
+    def hook(module, inputs, output):
+        if kind == "waits" or torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize() if kind == "refuses" else output.sum().item()
+
+    again = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+    again.model.layers[0].register_forward_hook(hook)
+    assert sampled(again, tokenizer, Sampling()) == plain
+    said = capsys.readouterr().out
+    assert said.startswith("note: decoding steps are not replayed as CUDA graphs") and said.count("\n") == 1
 
 
 def test_two_steps_of_the_demo(capfd):
