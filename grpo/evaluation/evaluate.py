@@ -142,8 +142,7 @@ def _scores(
         rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, task)}
 
     def score() -> dict[str, list[float | None]]:
-        with random_states_kept():
-            return probe.scores(rewards, columns) if rewards else {}
+        return probe.scores(rewards, columns) if rewards else {}
 
     return by_first_process(score, run.at_once() if run else None)
 

@@ -1,4 +1,4 @@
-"""Keep the global random states, such as while an evaluation calls rewards and the judge."""
+"""Keep the global random states while rewards and judges, which are the user's code, or an evaluation draw numbers."""
 
 import contextlib
 import random
@@ -24,10 +24,19 @@ def keep_random_states() -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def random_states_kept() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch on exit, whatever draws numbers inside."""
+def random_states_kept(seed: str = "") -> Iterator[None]:
+    """Restore the random states of Python, NumPy and torch on exit, whatever is drawn or seeded inside.
+
+    Args:
+        seed: start inside from states that follow from this text, so that other texts draw other numbers; "": from
+            the current states.
+    """
     restore = keep_random_states()
     try:
+        if seed:
+            random.seed(seed)
+            np.random.seed(random.getrandbits(32))
+            torch.manual_seed(random.getrandbits(63))
         yield
     finally:
         restore()

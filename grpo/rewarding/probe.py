@@ -13,6 +13,7 @@ from trl.trainer.utils import is_async_callable
 
 from grpo.core.processes import say
 from grpo.rewarding.guard import FAILED, RewardGuard, Values
+from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.registry import Rewards
 from grpo.task.gold import alternatives
 from grpo.task.task import Task
@@ -44,9 +45,13 @@ def columns_of(
 
 
 def guarded_values(rewards: Rewards, columns: Mapping[str, Any]) -> tuple[dict[str, Values], list[dict[str, Any]]]:
-    """Score completions as training does, by name of the reward, FAILED for failures; also return the first faults."""
+    """Score completions as training does, by name of the reward, FAILED for failures; also return the first faults.
+
+    The random states are kept, so that neither preflight nor an evaluation changes the run.
+    """
     guard = RewardGuard(Path(), limit=1.0)
-    return {name: _call(guard.guarded(name, reward), columns) for name, reward in rewards.items()}, guard.faults
+    with random_states_kept():
+        return {name: _call(guard.guarded(name, reward), columns) for name, reward in rewards.items()}, guard.faults
 
 
 def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values:

@@ -185,12 +185,17 @@ class RunTrainer(LeanGRPOTrainer):
     # Rewards
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
-        """Like TRL's, but exclude rows on which a reward fails, and log groups as right, wrong or mixed."""
-        with self._timed("time/rewards"), self.guard.watching(self):
+        """Like TRL's, but exclude rows on which a reward fails, and log groups as right, wrong or mixed.
+
+        Rewards and the judge may seed and draw: each rollout gives them random states of its own, and training keeps
+        its own. A resumed run gives them the same.
+        """
+        args, micro_step = self.args, self._step % self.args.gradient_accumulation_steps
+        rollout = f"{args.seed} {self.state.global_step} {micro_step} {args.process_index}"
+        with self._timed("time/rewards"), self.guard.watching(self), random_states_kept(rollout):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-            with random_states_kept():
-                right = list(map(self._is_right, inputs, completions))
-                self._count_answers(inputs, completions)
+            right = list(map(self._is_right, inputs, completions))
+            self._count_answers(inputs, completions)
         self._note_solved(self.accelerator.gather(torch.tensor(right, device=self.accelerator.device)).cpu())
         return self.guard.exclude(self, values)
 

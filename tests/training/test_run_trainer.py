@@ -5,10 +5,13 @@ Its guard: tests/rewarding/test_guard.py; right groups: tests/task/test_task.py;
 
 import ast
 import inspect
+import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import transformers
 from helpers_runs import ROOT
 from helpers_trainer import PROMPTS, largest_difference, make_trainer, trained
@@ -37,6 +40,48 @@ def test_phases_are_timed(tiny_model, tmp_path):
     trainer.train()
     for line in trainer.state.log_history[:2]:
         assert 0 < line["time/rewards"] < line["time/generation"] < line["step_time"]
+
+
+def sampled_beside(reward, tiny_model, output, **settings):
+    """The completions of three rollouts that this reward scores, and the states of the others' random numbers."""
+    seen = []
+
+    def scored(completion_ids, **kwargs):
+        seen.append([tuple(ids) for ids in completion_ids])
+        return reward(completion_ids)
+
+    random.seed(5), np.random.seed(5)
+    settings = {"lengths": "sampled", "max_steps": 3, "learning_rate": 0.0, **settings}
+    make_trainer(RunTrainer, tiny_model, output, reward=scored, **settings).train()
+    return seen, (random.random(), np.random.rand())
+
+
+def test_a_reward_that_seeds_does_not_repeat_samples(tiny_model, tmp_path):
+    def seeding(completion_ids):
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        return [float(place % 2) for place in range(len(completion_ids))]
+
+    seen, others = sampled_beside(seeding, tiny_model, tmp_path)
+    plain, expected = sampled_beside(lambda ids: [0.0] * len(ids), tiny_model, tmp_path)
+    assert seen == plain and others == expected and seen[0] != seen[1] != seen[2]
+
+
+def test_a_reward_by_chance_draws_anew_in_each_rollout(tiny_model, tmp_path):
+    """And the same numbers in the same rollout of another process' start, as of a resumed run."""
+
+    def drawn():
+        found = []
+
+        def chance(completion_ids):
+            found.append((random.random(), np.random.rand(), torch.rand(1).item()))
+            return [0.0] * len(completion_ids)
+
+        # two rollouts in each optimizer step
+        sampled_beside(chance, tiny_model, tmp_path, steps_per_generation=1)
+        return found
+
+    first = drawn()
+    assert len(first) == 6 and all(len(set(kind)) == 6 for kind in zip(*first, strict=True)) and drawn() == first
 
 
 def test_every_epoch_has_stocks_order_of_prompts(tiny_model, tmp_path):
