@@ -2,13 +2,13 @@
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psutil
 import torch
 
 from grpo.core.checklist import Check, warn_if
-from grpo.core.text import human_bytes
+from grpo.core.text import counted, human_bytes
 from grpo.data.checks import Plan
 from grpo.policy import memory
 from lean_grpo import attention, packing, sharding
@@ -110,7 +110,7 @@ def largest_pack(plan: Plan, kernel: attention.Kernel, prompt: int) -> int | Non
 
 
 def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
-    """Check that a training step, a rollout and an evaluation fit in memory."""
+    """Check that a training step, a rollout and an evaluation fit in memory, with completions as long as allowed."""
     training, geometry = plan.config.training, plan.config.geometry
     if not shape.layers:
         finding = "the model's config.json does not give the sizes of its layers"
@@ -125,10 +125,17 @@ def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: in
     answers = min(training.per_device_eval_batch_size, len(plan.data.held_out))
     shards = geometry.world_size if sharding.divides_weights(training) else 1
     parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers, shards)
-    finding = f"at least {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
-    finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"
+    least = memory.least(shape, training, plan.config.model, shards)
+    finding = f"at least {human_bytes(sum(least.values()))} ({_listed(least)}), {human_bytes(sum(parts.values()))} if "
+    more = {part: size for part, size in parts.items() if part not in least}
+    finding += f"completions reach {counted(plan.config.completion_limit, 'token')} ({_listed(more)}), besides Python "
+    finding += f"and its libraries; {human_bytes(free)} free on {where}"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
     return warn_if(sum(parts.values()) > free, "memory", finding, remedy)
+
+
+def _listed(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size)
 
 
 def _about_disk(plan: Plan, shape: memory.Shape) -> Check:

@@ -116,6 +116,13 @@ def optimizer(training: GRPOConfig) -> str:
     return str(getattr(training.optim, "value", training.optim))
 
 
+def least(shape: Shape, training: GRPOConfig, model: ModelConfig, shards: int = 1) -> dict[str, float]:
+    """Return the bytes per device, by purpose, that an optimizer step takes whatever the completions are."""
+    weights, gradients, state = weight_bytes(shape, training, model, shards)
+    reference = weights if training.beta and not shape.adapter else 0.0
+    return {"weights": weights, "reference model": reference, "optimizer": state, "gradients": gradients}
+
+
 def memory(
     shape: Shape,
     training: GRPOConfig,
@@ -127,9 +134,9 @@ def memory(
     answers: int = 0,
     shards: int = 1,
 ) -> dict[str, float]:
-    """Estimate peak bytes per device, by purpose (weights, optimizer, training step, …).
+    """Estimate the bytes per device, by purpose, at the peak of a run whose completions are as long as allowed.
 
-    The peak is in a training step, an optimizer step, a rollout or an evaluation.
+    The peak is in a training step, an optimizer step, a rollout or an evaluation. Shorter completions take less.
 
     Args:
         rollout_per_device: completions that one device generates at once.
@@ -139,7 +146,8 @@ def memory(
         answers: held-out questions that one device answers at once.
         shards: devices that share weights, gradients and optimizer with FSDP2 or ZeRO-3; 1: each device has all.
     """
-    weights, gradients, state = weight_bytes(shape, training, model, shards)
+    kept = least(shape, training, model, shards)
+    gradients = kept.pop("gradients")
     length = prompt_length + (training.max_completion_length or 0)
     tokens = training.per_device_train_batch_size * length
     tokens = min(tokens, max(pack_tokens, length)) if pack_tokens else tokens
@@ -163,9 +171,7 @@ def memory(
         {**vllm, "copies of frozen weights": copies} if vllm else {**sampler, "generation": rollout_per_device * row},
         {**between_rollouts, **sampler, "evaluation": answers * row},
     )
-    reference = weights if training.beta and not shape.adapter else 0.0
-    peak = max(moments, key=lambda parts: sum(parts.values()))
-    return {"weights": weights, "reference model": reference, "optimizer": state, **peak}
+    return kept | max(moments, key=lambda parts: sum(parts.values()))
 
 
 def forward_bytes(training: GRPOConfig, model: ModelConfig) -> int:

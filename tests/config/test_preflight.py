@@ -243,6 +243,15 @@ def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
     assert table(eval_dataset_name=held_out)["overlap"].status == "warning"
 
 
+def test_memory_is_a_lower_bound_and_an_estimate_at_the_limit(table):
+    """At least weights, moments and gradients: 16 bytes for each of 1.7 million weights."""
+    short, long = (table(max_completion_length=limit)["memory"].finding for limit in ("8", "200"))
+    figures = [re.match(r"at least ([\d.]+) MB \(weights .*, optimizer .*, gradients .*\), ([\d.]+ .B) if", text)
+               for text in (short, long)]  # fmt: skip
+    assert figures[0][1] == figures[1][1] == "26.8" and figures[0][2] != figures[1][2]
+    assert "if completions reach 200 tokens (" in long
+
+
 def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000, total=10**10))
     found = table()["memory"]

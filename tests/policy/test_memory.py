@@ -66,6 +66,25 @@ def test_the_estimate_is_what_is_counted(size, adapter, checkpointing, optim, mo
     config = counted.settings("--use_peft", adapter, "--gradient_checkpointing", checkpointing, optim=optim)
     peak = max(counted.count("ours", model_config, counted.FULL, config)[:2])
     assert counted.estimate(size, config, rollout_per_device=0, prompt_length=129) == pytest.approx(peak, rel=0.1)
+    adapted = memory.shape(model_config, LORA if adapter == "true" else None)
+    assert sum(memory.least(adapted, config.training, config.model).values()) < 1e9 * peak
+
+
+@pytest.mark.parametrize("adapter", [None, LORA])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_the_least_does_not_depend_on_completions(adapter, beta):
+    """At the peak it is all there, but for the gradients, which a rollout and an evaluation do without."""
+    training, model = settings("--beta", str(beta))
+    shape, parts = memory.shape(QWEN_15B, adapter), []
+    for length in (1, 100_000):
+        training.max_completion_length = length
+        parts.append(memory.memory(shape, training, model, rollout_per_device=64, prompt_length=1, answers=64))
+    least = memory.least(shape, training, model)
+    for peak in parts:
+        assert {name: size for name, size in least.items() if name in peak}.items() <= peak.items()
+        assert least.keys() - peak.keys() <= {"gradients"} and sum(least.values()) < sum(peak.values())
+    assert sum(parts[0].values()) < sum(parts[1].values())
+    assert bool(least["reference model"]) == (beta > 0 and adapter is None)
 
 
 def test_adamws_roots_and_vllms_copies_of_frozen_weights_count():
