@@ -14,9 +14,11 @@ train_grpo.py does the same with TRL, for any model and data; a test shows that 
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read by torch: idle threads sleep, and leave the CPU to others
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -31,7 +33,6 @@ MAX_TOKENS = 48  # longer completions are cut off
 UPDATES = 2  # optimizer steps on the same completions; with 1, which is common too, the ratio below is always 1
 CLIP = 0.2
 LEARNING_RATE = 1e-4  # for this tiny model; one of a billion parameters takes about 1e-6
-
 SYSTEM_PROMPT = "\nRespond in the following format:\n" + XML_COT_FORMAT.format(reasoning="...", answer="...")
 
 
@@ -93,8 +94,7 @@ def main(steps=STEPS, seed=0):
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "assets/demo/model", padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(ROOT / "assets/demo/model", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    rows = [json.loads(line) for line in (ROOT / "assets/demo/train.jsonl").read_text().splitlines()]
-    history = []
+    history, rows = [], [json.loads(line) for line in (ROOT / "assets/demo/train.jsonl").read_text().splitlines()]
     for step in range(1, steps + 1):
         batch = [rows[index] for index in torch.randperm(len(rows))[:QUESTIONS]]
         ids, attention_mask, completion_mask = sample(model, tokenizer, [row["question"] for row in batch])

@@ -1,7 +1,10 @@
 """examples/grpo_minimal.py learns, with TRL's gradients, and stays short; adaptive_reward.py follows its success."""
 
 import json
+import os
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,25 @@ def test_example_learns(tmp_path, monkeypatch):
 def test_example_fits_on_a_page():
     lines = (ROOT / "examples" / "grpo_minimal.py").read_text().splitlines()
     assert len(lines) <= 120 and not any("import trl" in line or "from trl" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["examples/grpo_minimal.py", "train_grpo.py", "grpo/__main__.py"])
+def test_idle_threads_sleep_before_torch_is_imported(name):
+    """Spinning threads took three times the processor time on a loaded machine."""
+    code = f"""
+import builtins, os, runpy, sys
+find, sys.argv = builtins.__import__, ["x", "compare", "a", "b"]
+def check(name, *rest, **options):
+    if name == "torch":
+        raise SystemExit(7 if os.environ.get("GOMP_SPINCOUNT") else "too late")
+    return find(name, *rest, **options)
+builtins.__import__ = check
+sys.path.insert(0, {str(ROOT)!r})
+runpy.run_path({str(ROOT / name)!r}, run_name="__main__")
+"""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("GOMP", "OMP"))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
 
 
 # --- adaptive_reward.py
