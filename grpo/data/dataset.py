@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from grpo.task.gold import (
     reasoning_before,
     where_marked,
 )
-from grpo.task.prompts import Message, Prompt, tokenize
+from grpo.task.prompts import Message, Prompt, tokenized
 from grpo.task.task import Task
 from grpo.task.wrong import wrong_answer
 from rewards import Gold
@@ -168,8 +169,8 @@ def load_data(
         train, overlap = drop_overlap(train, held_out)
         limit = script.max_prompt_length
     with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
-        ids = tokenize([*train["prompt"], *held_out["prompt"]], tokenizer, config.template_kwargs)[: len(train)]
-    lengths = list(map(len, ids))
+        asked = itertools.chain(train["prompt"], held_out["prompt"])
+        lengths, tokens = measured(tokenized(asked, tokenizer, config.template_kwargs), len(train))
     kept, too_long = drop_long(train, lengths, limit)
     return Data(
         train=kept.remove_columns(REASONING),
@@ -177,7 +178,7 @@ def load_data(
         readings=readings,
         cut_off=evaluation is None,
         overlap=overlap,
-        tokens=hashlib.sha256(repr((ids, tokenizer.eos_token_id)).encode()).hexdigest(),
+        tokens=hashlib.sha256(f"{tokens} {tokenizer.eos_token_id}".encode()).hexdigest(),
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
@@ -346,6 +347,16 @@ def _question(cell: Any, where: str) -> str | list[Message]:
 def canonical(question: str) -> str:
     """Return a question without differences in spaces, invisible characters and letter case."""
     return " ".join(visible(question).split()).casefold()
+
+
+def measured(prompts: Iterable[list[int]], count: int) -> tuple[list[int], str]:
+    """Return the lengths of the first `count` prompts in tokens, and a hash of them. Keep none of the tokens."""
+    lengths, digest = list[int](), hashlib.sha256()
+    for ids in prompts:
+        if len(lengths) < count:
+            lengths.append(len(ids))
+            digest.update(repr(ids).encode())
+    return lengths, digest.hexdigest()
 
 
 def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:

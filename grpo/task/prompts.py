@@ -4,8 +4,9 @@ Chat models get messages, models without a chat template the same as one text. N
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo.core import fingerprint
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Message = dict[str, str]
 SYSTEM = ("system", "developer")  # roles of a system message; few templates know the second
 Prompt = list[Message] | str
+TOKENIZED_AT_ONCE = 1000  # prompts: a tokenizer keeps tens of kilobytes for each until all are done
 Shot = tuple[str, str, str]  # question, reasoning, answer
 
 
@@ -353,10 +355,19 @@ def tokenize(
 
     `kwargs` are GRPOConfig's `chat_template_kwargs`.
     """
-    if isinstance(prompts[0], str):
-        encoded: Any = tokenizer(text=list(prompts))
-    else:
-        chats: Any = list(prompts)
-        options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
-        encoded = tokenizer.apply_chat_template(chats, **options, **(kwargs or {}))
-    return encoded["input_ids"]
+    return list(tokenized(prompts, tokenizer, kwargs))
+
+
+def tokenized(
+    prompts: Iterable[Prompt], tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None
+) -> Iterator[list[int]]:
+    """Yield the ids of `tokenize` one by one, for data of any size."""
+    rest = iter(prompts)
+    while batch := list(itertools.islice(rest, TOKENIZED_AT_ONCE)):
+        if isinstance(batch[0], str):
+            encoded: Any = tokenizer(text=batch)
+        else:
+            chats: Any = batch
+            options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+            encoded = tokenizer.apply_chat_template(chats, **options, **(kwargs or {}))
+        yield from encoded["input_ids"]

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.data.sources import load_source, take_split
-from grpo.task import Task
+from grpo.task import Task, prompts
 from grpo.task.prompts import THINK, XML
 from train_grpo import EXEMPLARS
 
 PLAIN = Task(dataclasses.replace(THINK, chat=False))
 NEEDS = ("correctness_reward_func",)
+AT_ONCE: list[int] = []  # prompts that `load` tokenized
 
 
 def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
@@ -38,6 +39,7 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
         eos_token_id = 0
 
         def __call__(self, text):
+            AT_ONCE.append(len(text))
             return {"input_ids": [list(prompt) for prompt in text]}
 
         def apply_chat_template(self, chats, **kwargs):
@@ -53,6 +55,17 @@ def sums(count, answer="#### {}", **columns):
 def make(*cells, **columns):
     rows = Dataset.from_dict({"prompt": list(cells), "answer": ["4"] * len(cells), **columns})
     return dataset.make_prompts(rows, Task(XML), NEEDS, label="training data 'm.jsonl'")
+
+
+def test_memory_holds_the_tokens_of_few_prompts(monkeypatch):
+    whole = load(sums(60))
+    AT_ONCE.clear()
+    monkeypatch.setattr(prompts, "TOKENIZED_AT_ONCE", 7)
+    data = load(sums(60))
+    assert max(AT_ONCE) == 7 and sum(AT_ONCE) == len(data.train) + len(data.held_out) == 60
+    assert (data.lengths, data.tokens) == (whole.lengths, whole.tokens) and len(data.lengths) == len(data.train)
+    other = load([{**row, "question": row["question"].replace("59", "58 ")} for row in sums(60)])
+    assert other.tokens != whole.tokens
 
 
 # --- Rows and what is dropped
