@@ -5,6 +5,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,7 +18,7 @@ from grpo.config import hardware, validate
 from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
 from grpo.core import processes
 from grpo.core.checklist import Check
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, Stage
 from grpo.core.text import shorten
 from grpo.rewarding import registry
@@ -174,6 +175,37 @@ def configure(
     )
 
 
+def _try_optimizer(training: GRPOConfig) -> None:
+    """Let transformers read the optimizer's settings. Raise UserError for a part of optim_args that it ignores."""
+
+    def read(optim_args: str | None) -> Any:
+        changed = copy(training)
+        changed.optim_args = optim_args
+        return Trainer.get_optimizer_cls_and_kwargs(changed)
+
+    default = read(None)
+    for part in filter(None, (training.optim_args or "").split(",")):
+        try:
+            ignored = read(part) == default == read(f"{part}1")  # its value may be the default
+        except (ValueError, TypeError):
+            ignored = False
+        if ignored:
+            raise UserError(f"optim_args: optim {training.optim} does not read {part.strip()}; drop it")
+    read(training.optim_args)
+
+
+def _try_schedule(training: GRPOConfig) -> None:
+    """Make the learning-rate schedule. Raise UserError for arguments that it does not read."""
+    kind, given = training.lr_scheduler_type, cast(dict[str, Any], training.lr_scheduler_kwargs or {})
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    with one_line("lr_scheduler_kwargs: ", kinds=(TypeError, ValueError)):
+        get_scheduler(kind, optimizer, 0, 1, scheduler_specific_kwargs=given)
+    if given:
+        with contextlib.suppress(TypeError):
+            get_scheduler(kind, optimizer, 0, 1, scheduler_specific_kwargs={**given, "no_such_argument": 0})
+            raise UserError(f"lr_scheduler_kwargs: the schedule {getattr(kind, 'value', kind)} has none; drop them")
+
+
 def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
     """Build this project's and TRL's configuration objects. Raise UserError if TRL refuses a setting."""
     options = [
@@ -183,9 +215,8 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
         with contextlib.suppress(AttributeError):  # GaLore and similar optimizers need the model
-            Trainer.get_optimizer_cls_and_kwargs(training)
-        any_optimizer, kwargs = torch.optim.SGD([torch.zeros(1)]), cast(Any, training.lr_scheduler_kwargs)
-        get_scheduler(training.lr_scheduler_type, any_optimizer, 0, 1, scheduler_specific_kwargs=kwargs)
+            _try_optimizer(training)
+        _try_schedule(training)
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None

@@ -36,12 +36,20 @@ ALIASES = {
     "kl_coeff": "beta",
     "lora_rank": "lora_r",
     "lr": "learning_rate",
+    "max_length": "max_completion_length",  # transformers', as is the next
     "max_new_tokens": "max_completion_length",
     "max_response_length": "max_completion_length",  # verl's
+    "max_tokens": "max_completion_length",  # vLLM's
+    "n": "num_generations",  # vLLM's
+    "num_return_sequences": "num_generations",  # transformers'
     "micro_batch_size": "per_device_train_batch_size",
     "train_batch_size": "per_device_train_batch_size",
     "model": "model_name_or_path",
     "model_id": "model_name_or_path",
+    "num_training_steps": "max_steps",  # transformers', as is the next
+    "num_warmup_steps": "warmup_steps",
+    "quantization_config": "load_in_4bit",
+    "revision": "model_revision",
     "steps": "max_steps",
     "total_steps": "max_steps",
     "torch_dtype": "dtype",
@@ -90,7 +98,8 @@ class Parser(TrlParser):
         for key in self.required:  # of all sources together
             self.settings[key].required = False
         self.never_none = {key for key, default in self.defaults.items() if default is not None} | self.required
-        self.never_none -= {"dataset_name", "use_vllm"}  # None is valid: with eval_only; use vLLM if it is installed
+        # None is valid: with eval_only; use vLLM if it is installed; no upper end
+        self.never_none -= {"dataset_name", "use_vllm", "vllm_importance_sampling_clip_max"}
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
         self.add_argument("--help_all", action="help", help="Show all settings and exit.")
 
@@ -111,7 +120,10 @@ class Parser(TrlParser):
         if len(recipes) > 1:
             raise UserError(f"config: more than one recipe ({', '.join(recipes)}); use one, and flags")
         given = {key: getattr(namespace, key) for key in self.settings}
-        return {key: value for key, value in given.items() if value is not unset}, next(iter(recipes), None)
+        given = {key: value for key, value in given.items() if value is not unset}
+        for key, value in given.items():
+            self._check_if_none(key, value)
+        return given, next(iter(recipes), None)
 
     def check_names(self, values: Mapping[str, Any], where: str) -> None:
         """Raise UserError for a setting that does not exist."""
@@ -125,9 +137,8 @@ class Parser(TrlParser):
 
     def typed(self, key: str, value: Any) -> Any:
         """Convert a value of HYPERPARAMETERS or a recipe as if it were a flag's. YAML reads 1e-5 as text."""
+        self._check_if_none(key, value)
         if value is None:
-            if key in self.never_none:
-                raise UserError(f"{key}: it needs a value")
             return None
         if self.settings[key].nargs == "+":
             return [self._item(key, item) for item in (value if isinstance(value, list | tuple) else [value])]
@@ -135,6 +146,10 @@ class Parser(TrlParser):
             instead = f"; write {','.join(map(str, value)) or 'none'}" if key == "report_to" else ""
             raise UserError(f"{key}: use one value, not the list {value}{instead}")
         return self._item(key, value)
+
+    def _check_if_none(self, key: str, value: Any) -> None:
+        if value is None and key in self.never_none:
+            raise UserError(f"{key}: it needs a value")
 
     def _item(self, key: str, value: Any) -> Any:
         action = self.settings[key]

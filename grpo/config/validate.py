@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from torch.utils.checkpoint import checkpoint
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from grpo.core.errors import UserError
+from grpo.config.parsing import ALIASES
+from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import Geometry, given_by
 from grpo.core.text import counted
 
@@ -52,6 +54,29 @@ HARMFUL = {
     "neftune_noise_alpha": "adds noise to training's log-probabilities that the sampled completions did not have",
     "use_transformers_continuous_batching": "turns float32 weights into 16-bit ones for good",
     "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
+}
+# Settings of other trainers' samplers and losses, with the value that changes nothing, and a reason
+IGNORED: dict[str, tuple[Any, str]] = {
+    "train_sampling_strategy": (
+        "random",
+        "rollouts take their prompts in groups; shuffle_dataset false keeps the order",
+    ),
+    "length_column_name": ("length", "rollouts take their prompts in groups"),
+    "label_smoothing_factor": (0.0, "GRPO has no labels to smooth"),
+    "label_names": (None, "GRPO has no labels"),
+    "include_for_metrics": ([], "GRPO computes its own metrics"),
+    "batch_eval_metrics": (False, "GRPO computes its own metrics"),
+}
+# Arguments of `generate` that no setting replaces, with the reason why they cannot be set
+NOT_SAMPLING = {
+    "do_sample": "rollouts are samples",
+    "num_beams": "rollouts are samples, each with its own probability",
+    "eos_token_id": "the tokenizer and the model's generation_config.json have the end tokens",
+    "pad_token_id": "the tokenizer has it",
+    "bos_token_id": "the tokenizer has it",
+    "disable_compile": "TRL sets it",
+    "logprobs": "TRL needs those of the sampled tokens",
+    "structured_outputs_regex": "use vllm_structured_outputs_regex",
 }
 # Arguments that go to the tokenizer; the others, and tools and documents, go to its chat template
 TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {
@@ -94,9 +119,13 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     for key in settings["chat_template_kwargs"] or ():
         if key in TOKENIZING:
             raise UserError(f"chat_template_kwargs: {key} is not for the template, but changes its prompts; drop it")
+    _check_nested(settings)
     for key, harm in HARMFUL.items():
         if settings[key]:
             raise UserError(f"{key}: it {harm}; drop it")
+    for key, (neutral, reason) in IGNORED.items():
+        if settings[key] != neutral:
+            raise UserError(f"{key}: it has no effect: {reason}; drop it")
     if "hub_strategy" in origin and settings["hub_strategy"] != "end":
         raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
     loader = settings["accelerator_config"] or ""  # text if set by a flag
@@ -108,6 +137,28 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         if ignored and not settings[switch] and not by_itself:
             value = "1" if switch.endswith("workers") else "true"
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} {value}")
+
+
+def _check_nested(settings: Mapping[str, Any]) -> None:
+    """Refuse arguments in a mapping that have a setting of their own, or that do not exist."""
+    for outer in ("generation_kwargs", "model_init_kwargs", "lr_scheduler_kwargs"):
+        for key, value in (settings[outer] or {}).items():
+            own = ALIASES.get(key, key)
+            if outer == "generation_kwargs" and key in NOT_SAMPLING:
+                raise UserError(f"{outer}: {key} cannot be set: {NOT_SAMPLING[key]}; drop it")
+            if own in settings:
+                instead = f"--{own} {value}" if isinstance(value, str | int | float) else f"--{own}"
+                raise UserError(f"{outer}: {key} has a setting of its own; use {instead} instead")
+            if key.endswith(("token", "_key")):
+                raise UserError(f"{outer}: {key}: settings are written to files; export HF_TOKEN instead")
+    checkpointing = set(inspect.signature(checkpoint).parameters) - {"function", "args", "kwargs"}
+    known = {"generation_kwargs": set(vars(GenerationConfig())), "gradient_checkpointing_kwargs": checkpointing}
+    if settings["use_vllm"]:  # it has other arguments: SamplingParams (training/run_trainer.py)
+        del known["generation_kwargs"]
+    for outer, names in known.items():
+        for key in settings[outer] or ():
+            if key not in names:
+                raise UserError(f"{outer}: {key} is not an argument{did_you_mean(key, names)}")
 
 
 def _check_data(settings: Mapping[str, Any]) -> None:

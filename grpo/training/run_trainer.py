@@ -39,6 +39,7 @@ from grpo.runs import checkpoints, hub, model_card, trackers
 from grpo.runs.run import Run
 from grpo.task import given
 from grpo.task.task import Task
+from grpo.training import sampling_trial
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
 
@@ -77,6 +78,8 @@ class RunTrainer(LeanGRPOTrainer):
         self.solved = torch.zeros(0)
         self.given: dict[str, Any] | None = None
         self._judge_failed, self._judge_fault = False, ""
+        if self.args.generation_kwargs:
+            sampling_trial.run(self)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         with trackers.harmless(self.callback_handler.callbacks), trackers.resuming_wandb(self.wandb_id):

@@ -1,5 +1,7 @@
 """grpo/config/validate.py: values, batches and flags that no run can use are refused."""
 
+import re
+
 import pytest
 from helpers_runs import DEMO, examples
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 import train_grpo
 from grpo.config.configure import configure
+from grpo.config.parsing import Parser
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
 
@@ -43,6 +46,13 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         """--chat_template_kwargs {"truncation":true,"max_length":20}""",
         """--chat_template_kwargs {"padding":true}""",
         "--chat_template_kwargs 3", "--chat_template_kwargs [1]", "--lr_scheduler_kwargs 0.1",
+        "--max_completion_length none", "--num_generations none",
+        "--label_smoothing_factor 0.1", "--train_sampling_strategy sequential", "--length_column_name words",
+        "--include_for_metrics loss", "--batch_eval_metrics true", "--label_names answer",
+        """--lr_scheduler_type constant --lr_scheduler_kwargs {"num_cycles":2}""",
+        """--lr_scheduler_kwargs {"cycles":2}""", """--lr_scheduler_kwargs {"num_warmup_steps":2}""",
+        "--optim_args momentum=0.9", "--optim sgd --optim_args lr=3", "--optim sgd --optim_args momentum=0.9,lr=3",
+        """--gradient_checkpointing_kwargs {"use_reentrnat":true}""",
         "--eval_only true --eval_samples 0", "--eval_every 5 --eval_samples 0", "--eval_every -1",
     ],
 )  # fmt: skip
@@ -51,6 +61,12 @@ def test_what_fails_late_or_silently_is_refused_at_once(flags):
     key = [word for word in words if word.startswith("--")][-1].removeprefix("--").partition("=")[0]
     with pytest.raises(UserError, match=f"^{key}: "):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *words])
+
+
+def test_none_is_a_value_where_it_has_a_meaning():
+    assert Parser().flags(["--vllm_importance_sampling_clip_max", "none"])[0] == {
+        "vllm_importance_sampling_clip_max": None
+    }
 
 
 def test_no_held_out_questions_skip_the_curve_of_a_recipe(tmp_path):
@@ -74,10 +90,48 @@ def test_no_held_out_questions_skip_the_curve_of_a_recipe(tmp_path):
         "--eval_only true --dataset_name none --eval_dataset_name a.jsonl",
         '--chat_template_kwargs {"enable_thinking":false}', "--lr_scheduler_kwargs {}",
         '--accelerator_config {"split_batches":false}',
+        "--label_smoothing_factor 0", "--train_sampling_strategy random", "--optim sgd --optim_args momentum=0",
+        '--lr_scheduler_kwargs {"num_cycles":0.5}', '--gradient_checkpointing_kwargs {"use_reentrant":false}',
+        '--generation_kwargs {"no_repeat_ngram_size":3}', '--model_init_kwargs {"low_cpu_mem_usage":true}',
     ],
 )  # fmt: skip
 def test_what_makes_sense_is_not_refused(flags):
     configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+
+
+NESTED = {
+    '--generation_kwargs {"temperature":0.1}': "temperature has a setting of its own; use --temperature 0.1 instead",
+    '--generation_kwargs {"top_p":0.9}': "use --top_p 0.9 instead",
+    '--generation_kwargs {"top_k":3}': "use --top_k 3 instead",
+    '--generation_kwargs {"min_p":0.1}': "use --min_p 0.1 instead",
+    '--generation_kwargs {"repetition_penalty":1.1}': "use --repetition_penalty 1.1 instead",
+    '--generation_kwargs {"max_new_tokens":20}': "use --max_completion_length 20 instead",
+    '--generation_kwargs {"max_length":20}': "use --max_completion_length 20 instead",
+    '--generation_kwargs {"max_tokens":20}': "use --max_completion_length 20 instead",
+    '--generation_kwargs {"num_return_sequences":2}': "use --num_generations 2 instead",
+    '--generation_kwargs {"cache_implementation":"static"}': "use --cache_implementation static instead",
+    '--generation_kwargs {"do_sample":false}': "do_sample cannot be set: rollouts are samples; drop it",
+    '--generation_kwargs {"num_beams":4}': "num_beams cannot be set",
+    '--generation_kwargs {"disable_compile":true}': "disable_compile cannot be set",
+    '--generation_kwargs {"eos_token_id":5}': "eos_token_id cannot be set",
+    '--generation_kwargs {"no_repeat_ngram":3}': "no_repeat_ngram is not an argument; did you mean",
+    '--use_vllm true --generation_kwargs {"n":2}': "use --num_generations 2 instead",
+    '--use_vllm true --generation_kwargs {"seed":2}': "use --seed 2 instead",
+    '--use_vllm true --generation_kwargs {"logprobs":2}': "logprobs cannot be set",
+    '--lr_scheduler_kwargs {"num_warmup_steps":2}': "use --warmup_steps 2 instead",
+    '--model_init_kwargs {"torch_dtype":"float16"}': "use --dtype float16 instead",
+    '--model_init_kwargs {"attn_implementation":"eager"}': "use --attn_implementation eager instead",
+    '--model_init_kwargs {"revision":"v1"}': "use --model_revision v1 instead",
+    '--model_init_kwargs {"token":"hf_1"}': "settings are written to files; export HF_TOKEN instead",
+}
+
+
+@pytest.mark.parametrize("flags", NESTED)
+def test_arguments_with_a_setting_of_their_own_are_refused(flags):
+    outer = flags.split()[-2].removeprefix("--")
+    with pytest.raises(UserError, match=f"^{outer}: .*{re.escape(NESTED[flags])}") as caught:
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+    assert "hf_1" not in str(caught.value)
 
 
 def test_a_schedule_is_tried_before_anything_is_loaded():

@@ -1,0 +1,48 @@
+"""Try the settings of `generation_kwargs` once before training, since libraries read them in the first rollout."""
+
+import copy
+from typing import Any
+
+from grpo.core.errors import UserError, one_line
+from grpo.rewarding.isolation import random_states_kept
+from lean_grpo import sharding
+
+TOKENS = 4  # to sample, beside those that the arguments demand
+
+
+def run(trainer: Any) -> None:
+    """Sample a few tokens with a RunTrainer's `generation_kwargs`. The random states are kept.
+
+    With vLLM only let it read them. With weights that FSDP2 or ZeRO-3 will divide, do not try.
+
+    Raises:
+        UserError: they do not work.
+    """
+    given: dict[str, Any] = trainer.args.generation_kwargs
+    after = f"); change or drop {', '.join(given)}"
+    if trainer.use_vllm:
+        with one_line("generation_kwargs: vLLM refuses them (", after):
+            _read_by_vllm(given, trainer.max_completion_length)
+    elif not sharding.divides_weights(trainer.args):
+        with one_line("generation_kwargs: sampling fails with them (", after), random_states_kept():
+            completions = _sample(trainer, max(given.get("min_new_tokens") or 0, given.get("min_length") or 0))
+        if len(completions) != 2:
+            raise UserError(f"generation_kwargs: they make {len(completions)} completions of 2 prompts{after[1:]}")
+
+
+def _read_by_vllm(given: dict[str, Any], limit: int) -> None:
+    from vllm import SamplingParams  # type: ignore[import-not-found,unused-ignore]  # here, since it may be missing
+
+    # TRL turns structured_outputs into an object
+    SamplingParams(**{"max_tokens": limit, **{key: given[key] for key in given if key != "structured_outputs"}})
+
+
+def _sample(trainer: Any, least: int) -> list[list[int]]:
+    """Complete two prompts of different lengths by TRL's sampling, in a few tokens."""
+    prompts = [trainer.processing_class(text)["input_ids"] for text in ("1 + 1 =", "What is 1 + 1?")]
+    config, trainer.generation_config = trainer.generation_config, copy.copy(trainer.generation_config)
+    trainer.generation_config.max_new_tokens = min(trainer.max_completion_length, least + TOKENS)
+    try:
+        return trainer._generate_single_turn(prompts, None, {}, 2)[0]
+    finally:
+        trainer.generation_config = config

@@ -1,0 +1,82 @@
+"""grpo/training/sampling_trial.py: arguments of `generate` that fail are one line before training."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers_trainer import make_trainer
+
+import train_grpo
+from grpo.core.errors import UserError
+from grpo.training import sampling_trial
+from grpo.training.run_trainer import RunTrainer
+
+FAIL = {
+    '{"stop_strings":"</answer>"}': "tokenizer",
+    '{"return_dict_in_generate":true}': "tuple indices",
+    '{"no_repeat_ngram_size":"two"}': "'>' not supported",
+    '{"min_new_tokens":"two"}': "'>' not supported",
+    '{"bad_words_ids":5}': "bad_words_ids",
+    '{"prompt_lookup_num_tokens":3}': "batch_size = 1",
+    '{"top_h":7}': "top_h",
+}
+
+
+@pytest.mark.parametrize("given", FAIL)
+def test_arguments_that_fail_are_one_line_before_training(given, tiny_run, capsys):
+    assert train_grpo.main(tiny_run(generation_kwargs=given)) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: generation_kwargs: ") and FAIL[given] in line
+    assert not Path("run").exists()
+
+
+def test_what_works_trains_as_if_it_had_not_been_tried(tiny_model, tmp_path, monkeypatch):
+    def completions():
+        seen = []
+
+        def reward(completion_ids, **kwargs):
+            seen.extend(completion_ids)
+            return [0.0] * len(completion_ids)
+
+        kwargs = {"no_repeat_ngram_size": 2, "min_new_tokens": 10, "suppress_tokens": [7]}
+        make_trainer(
+            RunTrainer, tiny_model, tmp_path, reward=reward, lengths="sampled", generation_kwargs=kwargs
+        ).train()
+        return seen
+
+    tried = completions()
+    monkeypatch.setattr(sampling_trial, "run", lambda trainer: None)
+    assert tried == completions() and all(10 <= len(ids) <= 24 for ids in tried)
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """Stands for the package: what is read by its SamplingParams."""
+
+    class SamplingParams:
+        def __init__(self, max_tokens=16, min_tokens=0, stop=None):
+            if min_tokens > max_tokens:
+                raise ValueError(f"min_tokens must be at most max_tokens={max_tokens}, got {min_tokens}.")
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SamplingParams))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [({"stopp": "."}, "stopp"), ({"min_tokens": 99}, "min_tokens must be"), ({"stop": "."}, "")]
+)
+def test_vllm_reads_its_arguments_before_training(given, reason, vllm):
+    args = SimpleNamespace(generation_kwargs=given)
+    trainer = SimpleNamespace(args=args, use_vllm=True, max_completion_length=24)
+    if not reason:
+        return sampling_trial.run(trainer)
+    with pytest.raises(UserError, match=f"^generation_kwargs: vLLM refuses them .*{reason}"):
+        sampling_trial.run(trainer)
+
+
+def test_a_trial_keeps_the_random_states(tiny_model, tmp_path):
+    trainer = make_trainer(RunTrainer, tiny_model, tmp_path, lengths="sampled", generation_kwargs={"typical_p": 0.9})
+    state = torch.get_rng_state()
+    sampling_trial.run(trainer)
+    assert torch.equal(state, torch.get_rng_state()) and trainer.generation_config.max_new_tokens == 24
