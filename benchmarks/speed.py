@@ -294,7 +294,7 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
 def sampling(given: argparse.Namespace) -> None:
     model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
-    end_by_chance(model, end_tokens(model, tokenizer), given.mean_length)
+    end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
     asked = sources.load_source(given.questions)["train"][: given.completions // GROUP]
     chats = [PROMPT_FORMATS["xml"].prompt(row["question"], EXEMPLARS[:1]) for row in asked]
     ids = [prompt for prompt in prompts.tokenize(chats, tokenizer) for _ in range(GROUP)]

@@ -70,6 +70,7 @@ CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
     reward_checks.about_tags,
     reward_checks.about_rewards,
     reward_checks.about_all_rewards,
+    policy_checks.about_end,
     policy_checks.about_model,
 )
 

@@ -21,9 +21,9 @@ from lean_grpo.wrappers import unwrapped
 Completion = tuple[list[int], bool]  # token ids including the end token, and whether the completion was cut off
 
 
-def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return all tokens that end a completion, from the tokenizer and from the model, as in TRL."""
-    declared = model.generation_config.eos_token_id
+def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return all tokens that end a completion, from the tokenizer and from the model's configuration, as in TRL."""
+    declared: Any = generation.eos_token_id
     declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
 
@@ -56,7 +56,7 @@ def answer(
         check: called after each token; if it raises GivenUp in one process, all raise it.
     """
     model = unwrapped(model)
-    state, ends = PartialState(), end_tokens(model, tokenizer)
+    state, ends = PartialState(), end_tokens(model.generation_config, tokenizer)
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     share = order[state.process_index :: state.num_processes]
     if why := reason_against(model, sampling):

@@ -10,7 +10,7 @@ import torch
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, human_bytes
 from grpo.data.checks import Plan
-from grpo.policy import memory
+from grpo.policy import answering, loading, memory, templates
 from lean_grpo import attention, packing, sharding
 
 DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
@@ -61,6 +61,16 @@ def about_model(plan: Plan) -> Iterator[Check]:
         yield from _about_rate(plan, shape)
         yield _about_memory(plan, shape, longest, largest_pack(plan, kernel, longest))
         yield _about_disk(plan, shape)
+
+
+def about_end(plan: Plan) -> Iterator[Check]:
+    """Warn if the chat template ends answers with tokens that end no completion."""
+    if not plan.task.prompt.chat:
+        return
+    ends = answering.end_tokens(loading.read_generation(plan.config), plan.tokenizer)
+    if finding := templates.unended(plan.tokenizer, ends, plan.config.template_kwargs):
+        limit = "; completions may go on to max_completion_length"
+        yield Check("warning", "end token", finding + limit, templates.ADD_END)
 
 
 def _kernel(plan: Plan) -> attention.Kernel:

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from peft import PeftConfig, PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
 from transformers.integrations import deepspeed, is_fsdp_enabled
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging
@@ -75,6 +82,15 @@ def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
             "them, or drop load_in_4bit and load_in_8bit"
         )
     return model_config, peft_config
+
+
+def read_generation(config: Config) -> GenerationConfig:
+    """Return the configuration of the model's generation, which a model without generation_config.json implies."""
+    _, source, model_config = _read(config)
+    try:
+        return GenerationConfig.from_pretrained(source.pop("pretrained_model_name_or_path"), **source)
+    except OSError:
+        return GenerationConfig.from_model_config(model_config)
 
 
 def load_model(config: Config) -> tuple[Any, PeftConfig | None]:

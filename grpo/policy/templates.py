@@ -5,6 +5,7 @@ Preflight's table lists each change.
 
 import dataclasses
 import json
+from collections.abc import Collection
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -12,11 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line, reason_of
+from grpo.core.text import shorten
 from grpo.task import prompts
 from grpo.task.prompts import PromptFormat
 from grpo.task.task import Task
 
-QUESTION, SYSTEM = "What is 2 + 2?", "Be brief."
+QUESTION, SYSTEM, ANSWER = "What is 2 + 2?", "Be brief.", "It is 4."
+ADD_END = "make that an end token (eos_token in tokenizer_config.json, or one more eos_token_id in "
+ADD_END += "generation_config.json), or let the template write one"  # if `unended`
 
 
 def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: str) -> tuple[Task, list[Check]]:
@@ -85,6 +89,29 @@ def _shows(chosen: PromptFormat, task: Task, tokenizer: PreTrainedTokenizerBase,
 
 def _words(text: str) -> str:
     return " ".join(text.split())
+
+
+def unended(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], kwargs: dict) -> str:
+    """Describe how the chat template ends an answer, if no token there ends a completion; "" if one does.
+
+    Args:
+        ends: the tokens that end a completion.
+        kwargs: GRPOConfig's chat_template_kwargs.
+    """
+    if tokenizer.chat_template is None:
+        return ""
+    chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+    try:
+        rendered = str(tokenizer.apply_chat_template(chat, tokenize=False, **kwargs))
+    except Exception:  # it may raise for an unexpected conversation
+        return ""
+    _, found, end = rendered.rpartition(ANSWER)
+    if not found or set(tokenizer.encode(end, add_special_tokens=False)) & set(ends):
+        return ""
+    tokens = " or ".join(repr(tokenizer.decode(token)) for token in ends)
+    return (
+        f"the chat template ends an answer with {repr(shorten(end)) if end.strip() else 'nothing'}, not with {tokens}"
+    )
 
 
 def keep_tags(tokenizer: PreTrainedTokenizerBase, completion: str) -> list[str]:

@@ -125,7 +125,8 @@ class Watch(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint, so that a resumed run raises the same alarms
         if "watch" in kept:
-            self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
+            now = {"unended": self.seen.unended}  # it may have been repaired since
+            self.seen, self.raised = History(**kept["watch"]["seen"] | now), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)

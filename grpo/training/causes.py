@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from transformers import TrainerState
 
+from grpo.policy.templates import ADD_END
 from grpo.task.given import QUESTIONS, most_given, one_answer, same_text
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
@@ -51,6 +52,7 @@ class History:
         weights_moved: None if not yet known.
         perfect: each reward's value for a perfect completion, by logged name, if preflight measured it.
         penalties: logged names of rewards that never pay more than 0.
+        unended: how the chat template ends an answer, if not with an end token; else "".
         answers: the records of each held-out question before and after training; empty until the end.
         comparison: the content of comparison.json; empty until the end.
     """
@@ -64,6 +66,7 @@ class History:
     weights_moved: bool | None = None
     perfect: dict[str, float] = field(default_factory=dict)
     penalties: list[str] = field(default_factory=list)
+    unended: str = ""
     answers: list[tuple[Record, Record]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
 
@@ -143,6 +146,11 @@ def _all_truncated(seen: History) -> str | None:
     if values and fmean(values) >= (OFTEN if seen.ended else 1):
         return f"{_percent(fmean(values))} of the completions were cut off before their end"
     return None
+
+
+def _never_ended(seen: History) -> str | None:
+    message = _all_truncated(seen)
+    return f"{message}, and {seen.unended}" if message and seen.unended else None
 
 
 def _without_signal(seen: History, key: str, what: str) -> str | None:
@@ -316,6 +324,7 @@ ONE_ANSWER_REMEDY = (
 
 CAUSES = (  # the most important first
     Cause("dead_reward", _no_value, "return a number for each completion; None skips it"),
+    Cause("all_truncated", _never_ended, ADD_END),
     Cause(
         "all_truncated",
         _all_truncated,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from grpo.data.dataset import Data
+from grpo.policy import templates
 from grpo.rewarding import registry
 from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume, trackers
@@ -28,7 +29,10 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
     functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
-    seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)))
+    tokenizer: Any = trainer.processing_class
+    chat = task.prompt.chat
+    unended = templates.unended(tokenizer, trainer.eos_token_ids, config.template_kwargs) if chat else ""
+    seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)), unended=unended)
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (

@@ -64,7 +64,7 @@ def test_greedy_answers_are_those_of_generate(tokenizer):
     asked = [f"What is {a} + {b}?" for a in range(3, 7) for b in range(2, 6)]
     chats = [[{"role": "user", "content": text}] for text in asked]
     ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
-    ends = end_tokens(model, tokenizer)
+    ends = end_tokens(model.generation_config, tokenizer)
     for prompt, (found, _) in zip(ids, answer(model, tokenizer, ids, 40, 8), strict=True):
         given = torch.tensor([prompt], device="cuda")
         output = model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=40,
@@ -76,7 +76,9 @@ def sampled(model, tokenizer, drawn=None):
     prompts = [tokenizer(f"What is {a} + {b}?")["input_ids"] for a in range(3, 7) for b in range(2, 6)]
     torch.manual_seed(0)
     with sampling.sampling_mode(model):
-        return sampling.complete(model, tokenizer, 4 * prompts, end_tokens(model, tokenizer), 200, drawn)
+        return sampling.complete(
+            model, tokenizer, 4 * prompts, end_tokens(model.generation_config, tokenizer), 200, drawn
+        )
 
 
 def test_replayed_steps_sample_what_eager_ones_do(tokenizer, capsys):

@@ -34,7 +34,7 @@ def ids(tokenizer):
 
 def stock(model, tokenizer, ids, limit):
     """One prompt at a time by `model.generate`."""
-    found, ends = [], end_tokens(model, tokenizer)
+    found, ends = [], end_tokens(model.generation_config, tokenizer)
     model.eval()
     for prompt in ids:
         output = model.generate(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trl
-from helpers_runs import DEMO, LEARNS, TINY, flags
+from helpers_runs import DEMO, LEARNS, TINY, alarms, flags
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
@@ -130,3 +130,40 @@ def test_a_run_is_scored_by_the_tags_that_it_sampled(tmp_path, capfd):
     assert tool(["ask", "run_special", "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"]) == 0
     assert "</reasoning>" in capfd.readouterr().out
     assert tool(["xray", "run_special"]) == 0
+
+
+ENDS = {  # the template's end of an answer, the end token, and what is said of it
+    "the demo's": ("<|im_end|>\n", "<|im_end|>", None),
+    "a base model's": ("<|im_end|>\n", "<|endoftext|>", "ends an answer with '<|im_end|>', not with '<|endoftext|>'"),
+    "a text": ("\n### End", "<|endoftext|>", "ends an answer with '### End', not with"),
+    "nothing": ("", "<|endoftext|>", "ends an answer with nothing, not with"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_an_end_of_answers_that_ends_no_completion_is_described(case, tokenizer):
+    end, eos, said = ENDS[case]
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}" + end + "{% endfor %}"
+    found = templates.unended(tokenizer, [tokenizer.convert_tokens_to_ids(eos)], {})
+    assert said in found if said else found == ""
+    tokenizer.chat_template = "{{ raise_exception('no answers') }}"
+    assert templates.unended(tokenizer, [0], {}) == ""
+
+
+def test_a_model_whose_turns_never_end_is_warned_of(tiny_model, tiny_run, capfd):
+    """By preflight and by the alarm, whose remedy is no higher limit."""
+    model = Path(shutil.copytree(tiny_model, "model"))
+    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
+        values = json.loads((model / name).read_text())
+        values |= {"eos_token": "<|endoftext|>"} if name.startswith("tokenizer") else {"eos_token_id": 0}
+        (model / name).write_text(json.dumps(values))
+    argv = tiny_run(model_name_or_path=model, max_steps="6", eval_samples="0", save_strategy="no")
+    assert train_grpo.main(argv) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "warning end token the chat template ends an answer with '<|im_end|>', not with '<|endoftext|>'" in shown
+    alarm = alarms("run")["all_truncated"]
+    assert alarm["remedy"] == templates.ADD_END and "with '<|im_end|>'" in alarm["message"]
+    values["eos_token_id"] = [0, 2]
+    (model / name).write_text(json.dumps(values))
+    assert train_grpo.main([*argv, "--dry_run", "true", "--output_dir", "other"]) == 0
+    assert "the chat template ends" not in capfd.readouterr().out
