@@ -25,6 +25,11 @@ from grpo.runs import checkpoints, hub, resume
 from grpo.task.gold import readable
 from grpo.task.task import Task
 
+# Checks that only a dry run shows if all is well
+ROUTINE = (
+    *("tracker", "schema", "overlap", "prompts", "prompt length", "completion length"),
+    *("all rewards", "memory", "disk"),
+)
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
@@ -78,7 +83,9 @@ CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
 def run(
     config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
 ) -> dict[str, float]:
-    """Print all checks, the rewards of test completions, and a prompt exactly as the model gets it.
+    """Print checks, the rewards of test completions, and a prompt exactly as the model gets it.
+
+    A dry run prints all of them, and the test completions.
 
     Returns:
         Each reward's value for a perfect completion, by name; empty with `eval_only`.
@@ -86,12 +93,13 @@ def run(
     plan = make_plan(config, tokenizer, task, data, rewards)
     checks = [check for about in CHECKS for check in about(plan)]
     if is_first_process():
-        print_checks(checks)
+        print_checks(checks if config.script.dry_run else folded(checks))
         if plan.trial.values:
             # rich would wrap the table's title at the table's width
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
-            tables = reward_checks.matrix(plan.trial), "", reward_checks.listing(plan.trial.texts)
-            Console().print("", title, *tables, "", sep="\n")
+            Console().print("", title, reward_checks.matrix(plan.trial), "", sep="\n")
+            if config.script.dry_run:
+                Console().print(reward_checks.listing(plan.trial.texts), "", sep="\n")
         print_example(plan.prompt(), readable(plan.first_row["answer"]))
     stop_at_errors(checks)
     if config.script.dry_run:
@@ -110,6 +118,14 @@ def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, da
         tried = probe.try_rewards(rewards, row, reasoning, task, tokenizer, data.wrong_answer)
         trial = Trial(*tried, weights_of(config, rewards))
     return Plan(config, tokenizer, task, data, rewards, *loading.read_configs(config), trial)
+
+
+def folded(checks: Sequence[Check]) -> list[Check]:
+    """Replace the routine checks that are ok by one line with their names."""
+    routine = [check for check in checks if check.status == "ok" and check.name in ROUTINE]
+    names = ", ".join(dict.fromkeys(check.name for check in routine))
+    shown = [check for check in checks if check not in routine]
+    return [*shown, Check("ok", "more", f"{names} (--dry_run true shows them)")] if routine else shown
 
 
 def print_checks(checks: Sequence[Check]) -> None:

@@ -69,6 +69,18 @@ def test_a_sound_run_is_ok_throughout(table):
     assert "1.7 of 1.7 million" in checks["model"].finding
 
 
+def test_a_run_shows_the_routine_checks_only_if_something_is_wrong(table):
+    checks = [*table(max_completion_length="8").values()]
+    shown = preflight.folded(checks)
+    assert [check for check in shown if check.status != "ok"] == [check for check in checks if check.status != "ok"]
+    assert {"geometry", "dataset", "held out", "gold answers", "model", "completion length"} <= {c.name for c in shown}
+    more = shown[-1]
+    assert more.status == "ok" and "schema" in more.finding and "dry_run" in more.finding and len(shown) < len(checks)
+    hidden = {check.name for check in checks} - {check.name for check in shown}
+    assert hidden and all(name in preflight.ROUTINE and name in more.finding for name in hidden)
+    assert preflight.folded(shown[:-1]) == shown[:-1]
+
+
 def adds_its_end(tokenizer):
     tokenizer.chat_template = None  # plain text, which gets what the tokenizer adds
     end = (tokenizer.eos_token, tokenizer.eos_token_id)
