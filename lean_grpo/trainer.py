@@ -103,8 +103,9 @@ class LeanGRPOTrainer(GRPOTrainer):
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
                 self.vllm_generation.sync_weights, model
             )
-        others = [name for name in ONLY_GENERATE if getattr(self.args, name)]
-        why = f"{others[0]} is set" if others else sampling.reason_against(model, Sampling.of(self))
+        others = [f"{name} is set" for name in ONLY_GENERATE if getattr(self.args, name)]
+        others += ["max_completion_length is None"] if self.max_completion_length is None else []
+        why = others[0] if others else sampling.reason_against(model, Sampling.of(self))
         if why and not self.use_vllm:
             self._say(f"note: model.generate samples the rollouts, because {why}")
         self._samples_by_generate = why is not None or trial.others_write(self)
@@ -178,7 +179,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             gather = self.is_fsdp_enabled and not self.use_vllm  # vLLM gets the weights one by one
             with sharding.whole(self) if gather else contextlib.nullcontext():
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        limit, drawn = self.max_completion_length or 0, Sampling.of(self)
+        limit, drawn = cast(int, self.max_completion_length), Sampling.of(self)
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             inputs = policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn

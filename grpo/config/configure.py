@@ -4,12 +4,14 @@ import contextlib
 import dataclasses
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import Trainer, get_scheduler
 from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
@@ -206,6 +208,14 @@ def _try_schedule(training: GRPOConfig) -> None:
             raise UserError(f"lr_scheduler_kwargs: the schedule {getattr(kind, 'value', kind)} has none; drop them")
 
 
+def _try_checkpointing(given: dict[str, Any] | None) -> None:
+    """Checkpoint a tiny forward. Raise UserError for arguments that torch refuses in the first step."""
+    if not given:
+        return
+    with one_line("gradient_checkpointing_kwargs: "), warnings.catch_warnings(action="ignore"):
+        checkpoint(torch.neg, torch.ones(1, requires_grad=True), **given).backward()
+
+
 def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
     """Build this project's and TRL's configuration objects. Raise UserError if TRL refuses a setting."""
     options = [
@@ -217,6 +227,7 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
         with contextlib.suppress(AttributeError):  # GaLore and similar optimizers need the model
             _try_optimizer(training)
         _try_schedule(training)
+        _try_checkpointing(cast(Any, training.gradient_checkpointing_kwargs))
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None

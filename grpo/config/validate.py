@@ -5,11 +5,12 @@ TRL, transformers and PEFT refuse other values themselves, at once and in a read
 
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from grpo.config.parsing import ALIASES
@@ -128,7 +129,11 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
             raise UserError(f"{key}: it has no effect: {reason}; drop it")
     if "hub_strategy" in origin and settings["hub_strategy"] != "end":
         raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
-    loader = settings["accelerator_config"] or ""  # text if set by a flag
+    loader = settings["accelerator_config"] or ""  # text, or a file's path, if set by a flag
+    if isinstance(loader, str) and os.path.isfile(loader):
+        loader = Path(loader).read_text(encoding="utf-8", errors="replace")
+    if "num_steps" in str(loader):
+        raise UserError("accelerator_config: num_steps has a setting of its own; use --gradient_accumulation_steps")
     if found := re.search(r"(dispatch|split)_batches\W+true", str(loader), re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for pattern, switch in REQUIRES.items():
@@ -151,14 +156,10 @@ def _check_nested(settings: Mapping[str, Any]) -> None:
                 raise UserError(f"{outer}: {key} has a setting of its own; use {instead} instead")
             if key.endswith(("token", "_key")):
                 raise UserError(f"{outer}: {key}: settings are written to files; export HF_TOKEN instead")
-    checkpointing = set(inspect.signature(checkpoint).parameters) - {"function", "args", "kwargs"}
-    known = {"generation_kwargs": set(vars(GenerationConfig())), "gradient_checkpointing_kwargs": checkpointing}
-    if settings["use_vllm"]:  # it has other arguments: SamplingParams (training/run_trainer.py)
-        del known["generation_kwargs"]
-    for outer, names in known.items():
-        for key in settings[outer] or ():
-            if key not in names:
-                raise UserError(f"{outer}: {key} is not an argument{did_you_mean(key, names)}")
+    names = set(vars(GenerationConfig()))
+    for key in settings["generation_kwargs"] or ():
+        if key not in names and not settings["use_vllm"]:  # which has other arguments: training/sampling_trial.py
+            raise UserError(f"generation_kwargs: {key} is not an argument{did_you_mean(key, names)}")
 
 
 def _check_data(settings: Mapping[str, Any]) -> None:

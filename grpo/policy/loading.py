@@ -118,7 +118,8 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
         options["device_map"] = elsewhere
     if os.path.isdir(base):  # only downloads need a progress bar
         logging.disable_progress_bar()
-    with loads(name), loaded_whole(), warnings.catch_warnings():
+    given = f" with model_init_kwargs {training.model_init_kwargs}" if training.model_init_kwargs else ""
+    with loads(name, f"model_name_or_path{given}"), loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(**source | options, output_loading_info=True)
         policy, report = loaded
         if quantization is None and not is_fsdp_enabled():

@@ -5,6 +5,7 @@ Preflight's table lists each change.
 
 import dataclasses
 import json
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -42,6 +43,9 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
     if tags := keep_tags(tokenizer, task.perfect("", "")):
         finding = f"{', '.join(tags)} are special tokens of the tokenizer, which decoding would drop"
         notes.append(Check("ok", "tags", f"{finding}; here they are ordinary ones, so that rewards see them"))
+    if unread := [key for key in kwargs if not re.search(rf"\b{re.escape(key)}\b", str(tokenizer.chat_template))]:
+        finding = f"the chat template of {name} does not read {', '.join(unread)}"
+        notes.append(Check("warning", "chat_template_kwargs", finding, "drop it, or use the template's own name"))
     chosen = task.prompt
     if tokenizer.chat_template is None:
         chosen = dataclasses.replace(chosen, chat=False)

@@ -1,6 +1,7 @@
 """Try the settings of `generation_kwargs` once before training, since libraries read them in the first rollout."""
 
 import copy
+import sys
 from typing import Any
 
 from grpo.core.errors import UserError, one_line
@@ -13,7 +14,7 @@ TOKENS = 4  # to sample, beside those that the arguments demand
 def run(trainer: Any) -> None:
     """Sample a few tokens with a RunTrainer's `generation_kwargs`. The random states are kept.
 
-    With vLLM only let it read them. With weights that FSDP2 or ZeRO-3 will divide, do not try.
+    With vLLM only let it read them. With weights that FSDP2 or ZeRO-3 will divide, or with Unsloth, do not try.
 
     Raises:
         UserError: they do not work.
@@ -23,7 +24,7 @@ def run(trainer: Any) -> None:
     if trainer.use_vllm:
         with one_line("generation_kwargs: vLLM refuses them (", after):
             _read_by_vllm(given, trainer.max_completion_length)
-    elif not sharding.divides_weights(trainer.args):
+    elif not sharding.divides_weights(trainer.args) and "unsloth" not in sys.modules:
         with one_line("generation_kwargs: sampling fails with them (", after), random_states_kept():
             completions = _sample(trainer, max(given.get("min_new_tokens") or 0, given.get("min_length") or 0))
         if len(completions) != 2:

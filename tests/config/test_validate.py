@@ -53,6 +53,9 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         """--lr_scheduler_kwargs {"cycles":2}""", """--lr_scheduler_kwargs {"num_warmup_steps":2}""",
         "--optim_args momentum=0.9", "--optim sgd --optim_args lr=3", "--optim sgd --optim_args momentum=0.9,lr=3",
         """--gradient_checkpointing_kwargs {"use_reentrnat":true}""",
+        """--gradient_checkpointing_kwargs {"use_reentrant":false,"determinism":1}""",
+        """--gradient_checkpointing_kwargs {"use_reentrant":true,"debug":true}""",
+        """--accelerator_config {"gradient_accumulation_kwargs":{"num_steps":3}}""",
         "--eval_only true --eval_samples 0", "--eval_every 5 --eval_samples 0", "--eval_every -1",
     ],
 )  # fmt: skip
@@ -61,6 +64,14 @@ def test_what_fails_late_or_silently_is_refused_at_once(flags):
     key = [word for word in words if word.startswith("--")][-1].removeprefix("--").partition("=")[0]
     with pytest.raises(UserError, match=f"^{key}: "):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *words])
+
+
+def test_a_file_of_accelerators_settings_is_read(tmp_path):
+    path = tmp_path / "accelerator.json"
+    for text, named in (('{"split_batches": true}', "split_batches"), ('{"num_steps": 3}', "num_steps")):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"^accelerator_config: {named}"):
+            configure(train_grpo.HYPERPARAMETERS, [*CPU, "--accelerator_config", str(path)])
 
 
 def test_none_is_a_value_where_it_has_a_meaning():

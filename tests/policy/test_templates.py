@@ -45,6 +45,14 @@ def test_the_system_prompt_and_worked_examples_survive_every_template_that_trl_s
         assert " ".join(text.split()) in rendered
 
 
+def test_arguments_that_a_template_does_not_read_are_named(tokenizer):
+    tokenizer.chat_template = SHIPPED["qwen3"].read_text(encoding="utf-8")
+    given = {"enable_thinking": False, "enable_thinkin": True}
+    _, notes = templates.fitted(Task(XML, EXEMPLARS[:1]), tokenizer, given, "m")
+    found = [note.finding for note in notes if note.name == "chat_template_kwargs"]
+    assert found == ["the chat template of m does not read enable_thinkin"]
+
+
 @pytest.mark.parametrize(
     ("name", "notes", "roles"),
     [
