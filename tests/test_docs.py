@@ -123,7 +123,7 @@ def directory(tmp_path_factory):
 
     reader = tmp_path_factory.mktemp("reader") / "repository"
     (reader / "assets" / "demo").mkdir(parents=True)
-    for path in (*ROOT.glob("requirements*.txt"), ROOT / "recipes", DEMO / "model", COUNTDOWN):
+    for path in (*ROOT.glob("requirements*.txt"), ROOT / "recipes", ROOT / "examples", DEMO / "model", COUNTDOWN):
         (reader / path.relative_to(ROOT)).symlink_to(path)
     (reader.parent / "my-model").symlink_to(DEMO / "model")
     for name in ("train", "test"):

@@ -16,7 +16,7 @@ from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import ScriptArguments
 
-RECIPES = ROOT / "recipes"
+RECIPES, EXAMPLES = ROOT / "recipes", ROOT / "examples"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
@@ -184,7 +184,7 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {name} also has stages, which name their own rewards; drop one of them")
-    if path.parent == RECIPES:  # its files are found from any directory
+    if path.parent in (RECIPES, EXAMPLES):  # its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)
             if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():

@@ -125,7 +125,8 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
             lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
         compared = comparison.compare([one for one, _ in pairs], [two for _, two in pairs])
-        parts = [_paired(measure, compared[measure]) for measure in ("lenient", "strict") if measure in compared]
+        measures = [name for name in ("lenient", "strict") if name in compared and KEYS[name] in first.results]
+        parts = [_paired(name, compared[name]) for name in measures]
         same = f"the same {counted(len(pairs), 'question')}"
         if len(pairs) < max(len(answers), len(theirs)):
             same = f"the {counted(len(pairs), 'question')} that both answered (of {len(answers)} and {len(theirs)})"

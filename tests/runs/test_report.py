@@ -192,3 +192,15 @@ def test_the_labels_of_an_axis_have_room(most):
         charts.draw(axes, Curve([0, 1], [0.0, most], [0.0, most], [0.0, most]))
         figure.draw_without_rendering()
         assert all(label.get_window_extent().x0 >= 0 for label in axes.get_yticklabels())
+
+
+@pytest.mark.parametrize("with_curve", [True, False])
+def test_the_rewards_chart_has_another_beside_it(run, undrawn, with_curve):
+    """The held-out accuracy, or else the groups by their answers; each chart is on the page once."""
+    add_metrics(run, *({"step": step, "loss": 0.1, "groups/mixed": 0.5, "groups/all_right": 0.5} for step in (2, 24)))
+    if with_curve:
+        add_metrics(run, *({"step": step, "eval/n": 8, "eval/accuracy_lenient": 0.5} for step in (0, 24)))
+    charts = [attrs for name, attrs in Page(report.write(run)).elements if name == "img"]
+    large = [attrs["alt"].partition(":")[0] for attrs in charts if attrs["width"] == "440"]
+    assert large == (["Lenient accuracy", "Reward"] if with_curve else ["Reward", "Mixed groups"])
+    assert [attrs["alt"].partition(":")[0] for attrs in charts].count("Mixed groups") == 1
