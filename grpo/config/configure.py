@@ -16,7 +16,7 @@ from transformers import Trainer, get_scheduler
 from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
-from grpo.config import hardware, validate
+from grpo.config import best, hardware, validate
 from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
 from grpo.core import processes
 from grpo.core.checklist import Check
@@ -159,7 +159,11 @@ def configure(
     settings["output_dir"] = settings["output_dir"] or default_dir
     settings["run_name"] = settings["run_name"] or default_run
     origin |= {key: "machine" for key, value in settings.items() if value != given[key]}
-    script, training, model = to_dataclasses(settings)
+    own_metric = best.own_metric(settings, geometry)
+    settings["metric_for_best_model"] = best.bare_name(settings["metric_for_best_model"])
+    script, training, model = to_dataclasses(best.without_own(settings) if own_metric else settings)
+    if own_metric:
+        best.choose_by(own_metric, training, settings, origin)
     return Config(
         script=script,
         training=training,
@@ -171,6 +175,7 @@ def configure(
         argv=list(argv),
         stages=stages,
         functions=functions,
+        own_metric=own_metric,
         default_dir=default_dir,
         recipe=recipe,
         rows=rows,

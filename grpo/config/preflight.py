@@ -67,6 +67,7 @@ CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
     about_run,
     data_checks.about_rows,
     evaluation_checks.about_held_out,
+    evaluation_checks.about_best,
     data_checks.about_golds,
     data_checks.about_prompts,
     about_resumed_prompts,

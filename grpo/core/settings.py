@@ -204,6 +204,7 @@ class Config:
     stages: list[Stage]  # empty: the same rewards all the time
     functions: dict[str, dict[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
     default_dir: str  # the default output_dir, without a number; empty if another one was chosen
+    own_metric: str | None = None  # the measure of the run's own evaluations that chooses the best checkpoint
     recipe: Path | None = None  # the file of --config
     rows: Any = None  # training data passed as a Python object: grpo/data/sources.py
     resumed_with: list[str] = field(default_factory=list)  # differences from the checkpoint's run, in words
@@ -245,6 +246,11 @@ class Config:
         """RunTrainer's own arguments."""
         options = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
         return options | {"attn_implementation": self.model.attn_implementation}
+
+    @property
+    def trl_evaluates(self) -> bool:
+        """True if the user asks for TRL's evaluation."""
+        return self.training.eval_strategy != "no" and self.origin.get("eval_strategy") != "machine"
 
     def settings(self) -> dict[str, Any]:
         """All settings by name; TRL masks its tokens."""

@@ -44,7 +44,7 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
         evaluate.save(config.output, "before", before)
         evaluate.print_answers("before training", before.records, trainer.task.prompt.pattern)
     accuracy = AccuracyCurve(run, trainer, data, before)
-    if accuracy.every:
+    if accuracy.every or config.own_metric:
         trainer.add_callback(accuracy)
     return accuracy
 
@@ -62,14 +62,15 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
 
 
 def measure_after(accuracy: AccuracyCurve | None) -> None:
-    """Evaluate the trained policy, compare it with `measure_before` question by question, save and print both."""
+    """Evaluate the weights that are saved, compare them with `measure_before` question by question, print both."""
     if accuracy is None:
         return
     run, trainer, before = accuracy.run, accuracy.trainer, accuracy.before
     run.end_for_signal()
-    after = accuracy.after or curve.measure(run.config, trainer, accuracy.data)
+    step = trainer.weights_step
+    last = accuracy.after if step == trainer.state.global_step else None
+    after = last or curve.measure(run.config, trainer, accuracy.data)
     if is_first_process():
-        step = trainer.state.global_step
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
         compared = comparison.compare(before.records, after.records, error)

@@ -1,5 +1,6 @@
 """Preflight's check of the held-out questions: are there enough to show a change?"""
 
+import re
 from collections.abc import Iterator
 
 from grpo.core.checklist import Check, warn_if
@@ -8,6 +9,27 @@ from grpo.data.checks import Plan
 from grpo.evaluation.comparison import FEWEST
 
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
+
+
+def about_best(plan: Plan) -> Iterator[Check]:
+    """Check that the metric of the best checkpoint is measured for this data and these rewards."""
+    config, training = plan.config, plan.config.training
+    metric = training.metric_for_best_model
+    if config.script.eval_only or metric is None or not (config.own_metric or config.trl_evaluates):
+        return
+    measured = ["format_strict", "format_soft", "truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
+    if all(map(plan.task.can_judge, plan.data.held_out)):
+        measured = ["accuracy_lenient", "accuracy_strict", *measured]
+    found = re.fullmatch("rewards/(.+)/(mean|std)", metric)
+    if metric not in measured if config.own_metric else found and found[1] not in plan.rewards:
+        names = measured if config.own_metric else [f"rewards/{name}/mean" for name in plan.rewards]
+        finding = f"{metric} is not measured in this run"
+        yield Check("error", "metric_for_best_model", finding, f"use {', '.join(names)}")
+        return
+    every = f"at every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
+    finding = f"by {metric}, measured {every} by {'eval_every' if config.own_metric else 'eval_strategy'}"
+    kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
+    yield Check("ok", "best checkpoint", f"{finding}{kept}")
 
 
 def about_held_out(plan: Plan) -> Iterator[Check]:

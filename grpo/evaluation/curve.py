@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
+from grpo.core.errors import UserError
 from grpo.core.processes import GivenUp, show
 from grpo.core.settings import Config
 from grpo.core.text import decimals
@@ -26,6 +27,8 @@ def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
 class AccuracyCurve(TrainerCallback):
     """Evaluate the policy every `eval_every` optimizer steps, between the evaluations before and after.
 
+    If one of its measures chooses the best checkpoint, it is measured wherever TRL's evaluation would be.
+
     It restores the random states, so that it does not change the weights. A signal ends an evaluation, which the
     resumed run repeats.
 
@@ -38,6 +41,12 @@ class AccuracyCurve(TrainerCallback):
         self.run, self.trainer, self.data, self.before = run, trainer, data, before
         self.after: Evaluation | None = None
         self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
+        self._summary: dict[str, Any] = {}  # of the last evaluation of this session
+        if metric := run.config.own_metric:
+            if before.summary.get(metric) is None:
+                reason = before.summary.get("judge_error") or "no held-out answer has a value"
+                raise UserError(f"metric_for_best_model: {metric} is not measured ({reason}); use another")
+            trainer.own_metric, trainer.trl_evaluates = self._own_metric, run.config.trl_evaluates
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks
@@ -46,12 +55,25 @@ class AccuracyCurve(TrainerCallback):
             self._log(self.before.summary)
         elif self._is_due(state) and self._measured["step"] < state.global_step:
             self._measure()  # stopped before this evaluation
+            if not self.trainer.trl_evaluates:
+                self.trainer.consider_checkpoint()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._is_due(state):
             self._measure()
 
+    def _own_metric(self) -> dict[str, float]:
+        """Return the measure of this step that chooses the best checkpoint. Raise GivenUp for a signal."""
+        if not self._summary or self._measured["step"] < self.trainer.state.global_step:
+            self._measure()
+        if self._measured["step"] < self.trainer.state.global_step:
+            raise GivenUp
+        metric = self.run.config.own_metric
+        return {f"eval_{metric}": self._summary[metric]} if metric in self._summary else {}
+
     def _is_due(self, state: Any) -> bool:
+        if not self.every:
+            return False
         return state.global_step % self.every == 0 or state.global_step >= state.max_steps
 
     def _measure(self) -> None:
@@ -62,7 +84,7 @@ class AccuracyCurve(TrainerCallback):
         with contextlib.suppress(GivenUp):
             self.run.check_all()
             evaluation = measure(config, self.trainer, self.data)
-            self.after = evaluation if ends else None
+            self.after, self._summary = evaluation if ends else None, evaluation.summary
             self._log(evaluation.summary)
 
     def _log(self, summary: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Read a run's directory, for reports, comparisons and questions.
 
 A run can be read while it trains, after it was killed, or on another machine. Missing files are skipped. Results count
-only if they were measured at the run's current step, so results of an earlier end are ignored.
+only if they were measured with the weights that the run saved, so results of an earlier end are ignored.
 """
 
 import json
@@ -60,6 +60,11 @@ class RunFiles:
         return self.record.get("stages") or []
 
     @property
+    def weights(self) -> str:
+        """The saved weights, in words, if they are not those of the last step."""
+        return saved_weights(self.record)
+
+    @property
     def results(self) -> dict[str, results.Row]:
         """The rows of the results table, by the key in eval_*.json."""
         return results.rows(self.evaluations, self.comparison)
@@ -99,15 +104,22 @@ def read_run(run: Path) -> RunFiles:
     status = _status(run, record)
     evaluations = {when: read_object(run / f"eval_{when}.json") for when in results.HEADINGS}
     comparison = read_object(run / "comparison.json")
-    if evaluations["after"].get("step") != step:
+    saved = record.get("saved_step", step)
+    if evaluations["after"].get("step") != saved:
         evaluations["after"] = {}
-    if not evaluations["after"] or comparison.get("step") != step:
+    if not evaluations["after"] or comparison.get("step") != saved:
         comparison = {}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     curves = read_curves(lines)
     if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
     return RunFiles(run, record, status, step, curves, evaluations, comparison, read_lines(run / "alarms.jsonl"))
+
+
+def saved_weights(record: dict[str, Any]) -> str:
+    """Return which weights a run saved, in words, if they are not those of its last step."""
+    best, settings = record.get("saved_step"), record.get("settings") or {}
+    return f"weights of step {best}, the best by {settings.get('metric_for_best_model')}" if best else ""
 
 
 def _status(run: Path, record: dict[str, Any]) -> str:

@@ -61,6 +61,8 @@ def _training(run: RunFiles, step: int) -> list[str]:
         lines.append(f"- Data: `{_public(data)}`")
     if step:
         lines.append(f"- Optimizer steps: {step} ({run.status})")
+    if run.weights:
+        lines.append(f"- These are the {run.weights}")
     lines += [f"- Changed {change}" for change in run.changes]
     for stage in run.stages or [settings | {"name": "Rewards"}]:
         names = stage.get("reward_funcs") or []

@@ -16,7 +16,6 @@ from grpo.core.fingerprint import REST, without_rest
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
-from grpo.runs.checkpoints import step_of
 from grpo.runs.directory import LENGTHS
 from grpo.runs.files import read_record
 from grpo.runs.record import without_nan
@@ -93,7 +92,7 @@ def changed_since_the_end(
     """
     run = checkpoint.parent
     record = read_record(run) or {}
-    ended = record.get("status") == "finished" and record.get("step") == record.get("planned") == step_of(checkpoint)
+    ended = record.get("status") == "finished" and record.get("step") == record.get("planned")
     if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
         return None
     then, now = record.get("settings") or {}, as_json(settings)

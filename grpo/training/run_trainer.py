@@ -13,6 +13,10 @@ one changes:
     _load_optimizer_and_scheduler  training/test_resumed.py::test_a_resumed_optimizer_follows_the_settings
     _save_checkpoint               training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
     _generate_single_turn          training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
+    _determine_best_metric         evaluation/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
+    _init_training_state           evaluation/test_best.py::test_the_best_checkpoint_moves_with_its_run
+    _load_best_model               evaluation/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
+    _finalize_training             evaluation/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
     _load_rng_state                training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
     _maybe_log_save_evaluate       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
     _tr_loss                       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
@@ -29,6 +33,8 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from transformers import EarlyStoppingCallback
+from transformers.trainer_utils import SaveStrategy
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core.errors import UserError, fault_of
@@ -62,6 +68,9 @@ class RunTrainer(LeanGRPOTrainer):
             unknown.
         given: the last rollout's answers and gold answers of all processes, as `given.tally` counts them.
         run: the run that signals end; without one they have their usual effect.
+        own_metric: returns the run's own measure of this step, as `eval_…`, which chooses the best checkpoint; None:
+            a metric of TRL's evaluation does.
+        trl_evaluates: False if there is no evaluation besides the run's own.
         seal_record: additional values for the seal of each checkpoint.
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
@@ -69,6 +78,8 @@ class RunTrainer(LeanGRPOTrainer):
     task: Task | None = None
     run: Run | None = None
     wandb_id: str | None = None
+    own_metric: Callable[[], dict[str, float]] | None = None
+    trl_evaluates = True
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,10 +89,18 @@ class RunTrainer(LeanGRPOTrainer):
         self.solved = torch.zeros(0)
         self.given: dict[str, Any] | None = None
         self._judge_failed, self._judge_fault = False, ""
+        self._own_metrics: dict[str, float] = {}
+        self._loaded_step: int | None = None
         if self.args.generation_kwargs:
             sampling_trial.run(self)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        stops_early = any(isinstance(callback, EarlyStoppingCallback) for callback in self.callback_handler.callbacks)
+        if stops_early and (self.args.metric_for_best_model is None or self.args.eval_strategy == "no"):
+            raise UserError(
+                "EarlyStoppingCallback: it needs a metric; use --metric_for_best_model accuracy_lenient with "
+                "--eval_every 10, or a metric of TRL's evaluation with --eval_strategy"
+            )
         with trackers.harmless(self.callback_handler.callbacks), trackers.resuming_wandb(self.wandb_id):
             return super().train(*args, **kwargs)
 
@@ -126,6 +145,8 @@ class RunTrainer(LeanGRPOTrainer):
         shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
         super().log(logs, *args, **kwargs)
         self.log_completions = shows
+        if "eval_runtime" in logs:  # the metrics of TRL's evaluation, which callbacks get next
+            logs |= self._own_metrics
 
     # Signals
 
@@ -182,8 +203,13 @@ class RunTrainer(LeanGRPOTrainer):
                 self._end_here(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with random_states_kept():
-            return super().evaluate(*args, **kwargs)
+        """Like TRL's, with the run's own metric if it chooses the best checkpoint, and else without effects."""
+        self._own_metrics = metrics = self.own_metric() if self.own_metric else {}
+        if self.trl_evaluates:
+            with random_states_kept():
+                return super().evaluate(*args, **kwargs)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     # Rewards
 
@@ -296,6 +322,56 @@ class RunTrainer(LeanGRPOTrainer):
             args.save_total_limit = keep
         if args.should_save:
             checkpoints.rotate(run, keep, self.state.best_model_checkpoint)
+
+    # The best checkpoint
+
+    @property
+    def weights_step(self) -> int:
+        """The optimizer step of the weights: the last, or that of the best checkpoint once it is loaded."""
+        return self.state.global_step if self._loaded_step is None else self._loaded_step
+
+    def consider_checkpoint(self) -> None:
+        """Evaluate the checkpoint that training resumes from, if its run ended before that."""
+        self._determine_best_metric(self.evaluate(), None)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Like transformers', but only a step with a checkpoint can be the best. Return True to save one."""
+        step, name = self.state.global_step, self.args.metric_for_best_model
+        saves = self.control.should_save or checkpoints.is_sealed(self._checkpoint(step))
+        if self.args.save_strategy == SaveStrategy.BEST:
+            saves |= self.at_boundary or step >= self.state.max_steps
+        if name and metrics.get(f"eval_{name}") is None:
+            say(f"note: {name} has no value at step {step}, which cannot be the best")
+            saves = False
+        is_best = saves and super()._determine_best_metric(metrics, trial)
+        return is_best or self.control.should_save
+
+    def _init_training_state(self, *args: Any) -> Any:
+        """Like transformers', but find the best checkpoint beside the resumed one, where it was moved with its run."""
+        counts, resumed = super()._init_training_state(*args), args[3]
+        if resumed is not None and (best := self.state.best_global_step):
+            beside = Path(resumed).with_name(f"checkpoint-{best}")
+            earlier = self.state.best_model_checkpoint
+            if checkpoints.is_sealed(beside):
+                self.state.best_model_checkpoint = str(beside)
+            elif earlier is None or not checkpoints.is_sealed(Path(earlier)):
+                say(f"note: checkpoint-{best}, the best so far, is gone; the best of the following ones counts")
+                self.state.best_metric = self.state.best_global_step = self.state.best_model_checkpoint = None
+        return counts
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._loaded_step = checkpoints.step_of(Path(self.state.best_model_checkpoint or ""))
+
+    def _finalize_training(self, *args: Any) -> Any:
+        """Like transformers', but keep the last checkpoint beside the best one: a run resumes from it."""
+        keep, self.args.save_total_limit = self.args.save_total_limit, None
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
+            say("note: load_best_model_at_end: no checkpoint has been evaluated, so the last weights are kept")
+        try:
+            return super()._finalize_training(*args)
+        finally:
+            self.args.save_total_limit = keep
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         with hub.asking():

@@ -1,0 +1,206 @@
+"""The best checkpoint: what is said is measured with the weights that are saved, whatever chose them."""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from ended import sending
+from helpers_report import Page
+from helpers_runs import LEARNS
+from transformers import EarlyStoppingCallback
+
+import train_grpo
+from grpo import __main__ as tools
+from grpo.config.configure import configure
+from grpo.core.errors import UserError
+from grpo.evaluation import curve
+from grpo.runs import checkpoints
+from grpo.training import callbacks
+from grpo.training.run_trainer import RunTrainer
+
+BEST = {**LEARNS, "max_steps": "6", "eval_samples": "6", "save_steps": "2", "eval_every": "2", "logging_steps": "1"}
+BEST |= {"load_best_model_at_end": "true", "metric_for_best_model": "accuracy_lenient", "save_total_limit": "1"}
+VALUES = {2: 0.5, 4: 0.9, 6: 0.7}  # so that the best is in the middle
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Let evaluations while training find these values, by step, instead of the accuracy; the rest is real."""
+
+    def script(values=VALUES):
+        measure, evaluate = curve.measure, RunTrainer.evaluate
+
+        def measured(config, trainer, data):
+            found = measure(config, trainer, data)
+            if trainer.run.training:
+                found.summary["accuracy_lenient"] = values[trainer.state.global_step]
+            return found
+
+        def evaluated(trainer, *args, **kwargs):
+            found = evaluate(trainer, *args, **kwargs)
+            return found | {"eval_reward": values[trainer.state.global_step]} if "eval_reward" in found else found
+
+        monkeypatch.setattr(curve, "measure", measured)
+        monkeypatch.setattr(RunTrainer, "evaluate", evaluated)
+
+    return script
+
+
+def read(path):
+    return json.loads(Path(path).read_text())
+
+
+def weights(directory):
+    names = ("model.safetensors", "adapter_model.safetensors")
+    return next((directory / name).read_bytes() for name in names if (directory / name).exists())
+
+
+def assert_is_of(run, step, last, shown, metric="accuracy_lenient", newest=None):
+    """All that a finished run says is of the weights of this step, and it has them."""
+    assert weights(run) == weights(run / f"checkpoint-{step}")
+    assert [read(run / name)["step"] for name in ("eval_after.json", "comparison.json")] == [step] * 2
+    record, said = read(run / "run.json"), f"weights of step {step}, the best by {metric}"
+    assert (record["status"], record["step"], record.get("saved_step", last)) == ("finished", last, step)
+    page, card = Page(run / "report.html").text, (run / "README.md").read_text()
+    assert f"{last} of {record['planned']} optimizer steps" in page and "Change" in page and "| After |" in card
+    assert [said in text for text in (page, card, shown)] == [step != last] * 3
+    # the last checkpoint is kept, too: from there the run resumes
+    assert checkpoints.newest(run)[0] == run / f"checkpoint-{newest or last}"
+    argv = ["--eval_only", "true", "--model_name_or_path", str(run), "--output_dir", "alone"]
+    given = {key: value for key, value in record["settings"].items() if key in ("dataset_name", "max_samples")}
+    given |= {"max_completion_length": 24, "eval_samples": 6, "use_cpu": "true", "report_to": "none"}
+    assert train_grpo.main([*argv, *(word for key, value in given.items() for word in (f"--{key}", str(value)))]) == 0
+    alone, after = (
+        [json.loads(line)["completion"] for line in Path(name).read_text().splitlines()]
+        for name in ("alone/completions_only.jsonl", run / "completions_after.jsonl")
+    )
+    assert alone == after
+    assert read("alone/eval_only.json")["accuracy_lenient"] == read(run / "eval_after.json")["accuracy_lenient"]
+    assert tools.main(["compare", str(run), shutil.copytree(run, f"copy-{last}")]) == 0
+
+
+TRLS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_size": "8"}
+CASES = {  # settings, and the best step
+    "all weights": ({}, 4),
+    "an adapter": ({"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2"}, 4),
+    "the worst": ({"greater_is_better": "false", "eval_num_samples": "2"}, 2),
+    "only the best are saved": ({"save_strategy": "best", "save_steps": "100"}, 4),
+    "beside TRL's evaluation": (TRLS | {"eval_every": None}, 4),
+    "by TRL's evaluation": (TRLS | {"metric_for_best_model": "eval/reward", "eval_every": None}, 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said_is_of_the_weights_that_are_saved(tiny_run, scripted, capsys, case):
+    settings, best = CASES[case]
+    settings = BEST | settings
+    scripted()
+    assert train_grpo.main(tiny_run(**settings)) == 0
+    metric = settings["metric_for_best_model"].removeprefix("eval/")
+    newest = best if settings.get("save_strategy") == "best" else 6
+    assert_is_of(Path("run"), best, 6, capsys.readouterr().out, metric, newest)
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_moves_with_its_run(tiny_run, scripted, monkeypatch, capsys):
+    """Interrupted where it would be measured, moved and resumed, then extended."""
+    scripted({2: 0.5, 4: 0.9, 6: 0.7, 8: 0.8})
+    argv = tiny_run(**BEST | {"lr_scheduler_type": "constant"})
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks, "MetricsFile", sending(signal.SIGTERM, 4))
+        assert train_grpo.main(argv) == 143
+    run = Path("run").rename("moved")
+    assert not (run / "model.safetensors").exists() and checkpoints.newest(run)[0] == run / "checkpoint-4"
+    Path("run").mkdir()  # with another checkpoint of that name
+    shutil.copytree(run / "checkpoint-4", "run/checkpoint-4")
+    resume = ["--output_dir", "moved", "--resume_from_checkpoint", "auto"]
+    assert train_grpo.main([*argv, *resume]) == 0
+    state = read(run / "checkpoint-6" / "trainer_state.json")
+    assert (state["best_global_step"], state["best_metric"]) == (4, 0.9)
+    assert Path(state["best_model_checkpoint"]) == run / "checkpoint-4"
+    assert_is_of(run, 4, 6, capsys.readouterr().out)
+    shutil.rmtree("alone")
+    assert train_grpo.main([*argv, *resume, "--max_steps", "8"]) == 0
+    assert_is_of(run, 4, 8, capsys.readouterr().out)
+    aside = read(run / "_ended-at-step-6" / "run.json")
+    assert (aside["step"], aside["saved_step"]) == (6, 4)
+
+
+@pytest.mark.slow
+def test_an_early_stop_by_the_runs_own_accuracy(tiny_run, scripted, monkeypatch, capsys):
+    scripted({2: 0.9, 4: 0.5, 6: 0.7, 8: 0.95})
+    watch = train_grpo.watch
+
+    def with_early_stop(trainer, *args):
+        watch(trainer, *args)
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2))
+
+    monkeypatch.setattr(train_grpo, "watch", with_early_stop)
+    argv = tiny_run(**BEST | {"max_steps": "8"})
+    assert train_grpo.main(argv) == 0
+    shown = capsys.readouterr().out
+    assert_is_of(Path("run"), 2, 6, shown)
+    assert "A callback ended training at step 6 of 8" in shown
+    none = tiny_run(**LEARNS, output_dir="other", eval_samples="2")
+    assert train_grpo.main(none) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: EarlyStoppingCallback: it needs a metric; use --metric_for_best_model ")
+    assert len(error.splitlines()) == 1
+
+
+CPU = ["--use_cpu", "true", "--report_to", "none"]
+BY = "--metric_for_best_model"
+OWN = "--metric_for_best_model accuracy_lenient"
+REFUSED = [  # flags, and the line
+    ("--load_best_model_at_end true --eval_strategy steps --eval_steps 10 --save_steps 10",
+     "metric_for_best_model: eval_loss, by which load_best_model_at_end chooses, says nothing in GRPO"),
+    ("--load_best_model_at_end true", "metric_for_best_model: eval_loss, by which"),
+    ("--save_strategy best", "metric_for_best_model: eval_loss, by which save_strategy best chooses"),
+    (f"{BY} eval_loss", "metric_for_best_model: eval_loss says nothing in GRPO"),
+    (f"{BY} loss --load_best_model_at_end true", "metric_for_best_model: loss says nothing"),
+    (f"{BY} accuracy --eval_every 10", "metric_for_best_model: 'accuracy' is not a metric; did you"),
+    (f"{BY} f1 --eval_strategy steps --eval_steps 5", "metric_for_best_model: 'f1' is not a metric; use"),
+    (OWN, "metric_for_best_model: accuracy_lenient is measured while training; add --eval_every 10"),
+    (f"{OWN} --eval_every 10 --config demo --eval_samples 0", "eval_samples: 0 leaves "),
+    (f"{BY} rewards/x/mean --eval_every 10", "metric_for_best_model: rewards/x/mean is measured by"),
+    (f"{OWN} --load_best_model_at_end true --config demo", "save_strategy: no saves no checkpoint where"),
+    (f"{OWN} --load_best_model_at_end true --eval_every 10 --save_steps 15",
+     "save_steps: 15: accuracy_lenient is measured every 10 .eval_every.; use a multiple of 10"),
+    (f"{OWN} --load_best_model_at_end true --eval_every 5 --save_steps 5 --num_iterations 2",
+     "save_steps: 5: checkpoints are saved at the ends of rollouts, each of 2 optimizer steps, and .* multiple of 10"),
+    (f"{OWN} --save_strategy best --eval_every 5 --num_iterations 2", "eval_every: 5: .* use a multiple of 10"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "line"), REFUSED)
+def test_a_choice_that_cannot_be_made_is_a_line(flags, line):
+    with pytest.raises(UserError, match=f"^{line}"):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+
+
+CHOSEN = [  # flags; the run's own metric, and whether more of it is better
+    (f"{OWN} --load_best_model_at_end true --eval_every 10 --save_steps 20", "accuracy_lenient", True),
+    (f"{BY} eval/accuracy_strict --save_strategy best --eval_every 10", "accuracy_strict", True),
+    (f"{BY} eval_truncated --eval_every 10", "truncated", False),
+    (f"{BY} reward_int_reward_func --eval_every 10", "reward_int_reward_func", True),
+    (f"{BY} reward_my_loss --eval_every 10", "reward_my_loss", True),
+    (f"{BY} reward --eval_every 10", "reward", True),
+    (f"{BY} reward --eval_every 10 --greater_is_better false", "reward", False),
+    (f"{BY} reward --eval_strategy steps --eval_steps 10", None, True),
+    (f"{OWN} --load_best_model_at_end true --eval_strategy steps --eval_steps 10 --save_steps 10",
+     "accuracy_lenient", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "own", "better"), CHOSEN)
+def test_the_runs_own_measures_can_choose(flags, own, better):
+    config = configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+    assert (config.own_metric, config.training.greater_is_better) == (own, better)
+    assert config.training.load_best_model_at_end is ("load_best_model_at_end" in flags)
+    assert config.training.eval_strategy == "steps" and config.training.eval_steps == 10
+    assert config.trl_evaluates is ("eval_strategy" in flags)
+    assert config.training.metric_for_best_model == re.sub("eval[/_]", "", flags.split()[1])
