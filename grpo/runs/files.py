@@ -61,8 +61,8 @@ class RunFiles:
 
     @property
     def weights(self) -> str:
-        """The saved weights, in words, if they are not those of the last step."""
-        return saved_weights(self.record)
+        """The saved weights, in words, if they are those of the best checkpoint."""
+        return best_weights(self.record)
 
     @property
     def results(self) -> dict[str, results.Row]:
@@ -104,7 +104,7 @@ def read_run(run: Path) -> RunFiles:
     status = _status(run, record)
     evaluations = {when: read_object(run / f"eval_{when}.json") for when in results.HEADINGS}
     comparison = read_object(run / "comparison.json")
-    saved = record.get("saved_step", step)
+    saved = record.get("best_step", step)
     if evaluations["after"].get("step") != saved:
         evaluations["after"] = {}
     if not evaluations["after"] or comparison.get("step") != saved:
@@ -116,10 +116,11 @@ def read_run(run: Path) -> RunFiles:
     return RunFiles(run, record, status, step, curves, evaluations, comparison, read_lines(run / "alarms.jsonl"))
 
 
-def saved_weights(record: dict[str, Any]) -> str:
-    """Return which weights a run saved, in words, if they are not those of its last step."""
-    best, settings = record.get("saved_step"), record.get("settings") or {}
-    return f"weights of step {best}, the best by {settings.get('metric_for_best_model')}" if best else ""
+def best_weights(record: dict[str, Any]) -> str:
+    """Return which weights a run saved, in words, if they are those of its best checkpoint."""
+    best, metric = record.get("best_step"), (record.get("settings") or {}).get("metric_for_best_model")
+    chosen = f"weights of step {best}, the best by {metric} on the held-out questions, which flatters their figures"
+    return "" if best is None else chosen
 
 
 def _status(run: Path, record: dict[str, Any]) -> str:

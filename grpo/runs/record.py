@@ -110,7 +110,7 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
         return
     aside = run / f"_ended-at-step-{earlier.get('step', step_of(checkpoint))}"
     aside.mkdir(exist_ok=True)
-    kept = ("status", "step", "saved_step", "settings", "prompt", "shots")  # needed to ask its model, also elsewhere
+    kept = ("status", "step", "best_step", "settings", "prompt", "shots")  # needed to ask its model, also elsewhere
     write_json(aside / "run.json", {key: earlier[key] for key in kept if key in earlier})
     for name in names:
         if (aside / name).is_dir():
@@ -143,7 +143,7 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def finish(
-    directory: Path, status: str, seconds: float, step: int | None, planned: int = 0, saved_step: int | None = None
+    directory: Path, status: str, seconds: float, step: int | None, planned: int = 0, best_step: int | None = None
 ) -> None:
     """Record in `run.json` how and at which optimizer step the run ended, and the seconds of all its sessions.
 
@@ -151,12 +151,12 @@ def finish(
 
     Args:
         planned: optimizer steps of the whole run; 0 if unknown.
-        saved_step: the step of the weights that were saved; recorded if it is not the last one.
+        best_step: the step of the weights that were saved, if they are those of the best checkpoint.
     """
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
     total = sum(session.get("seconds", 0) for session in record["sessions"])
     ended = {"status": status, "seconds": round(total, 1)} | ({} if step is None else {"step": step})
     ended |= {"planned": planned} if planned else {}
-    ended |= {} if saved_step in (None, step) else {"saved_step": saved_step}
+    ended |= {} if best_step is None else {"best_step": best_step}
     write_json(directory / "run.json", without_nan(record | ended))

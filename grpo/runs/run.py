@@ -26,7 +26,7 @@ from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
-from grpo.runs.files import read_record, saved_weights
+from grpo.runs.files import best_weights, read_record
 
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -40,7 +40,7 @@ class Run:
     Attributes:
         output: the run's directory.
         step, planned: completed optimizer steps, and steps of the whole run (0 if unknown).
-        saved_step: the step of the final weights, which may be those of the best checkpoint; None before the end.
+        best_step: the step of the final weights if they are those of the best checkpoint, else None.
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
         status: the exit status for `ending`.
         early: True if a callback ended training before its last step, which is an end like that of the last step.
@@ -52,7 +52,7 @@ class Run:
         self.config, self.output = config, config.output
         checkpoint = config.training.resume_from_checkpoint
         self.step, self.planned = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0, 0
-        self.saved_step: int | None = None
+        self.best_step: int | None = None
         self.ending, self.status, self.early = "", 0, False
         self.training = False
         self.signal = 0
@@ -106,7 +106,7 @@ class Run:
             if self.stopped:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
-                if weights := saved_weights(read_record(self.output) or {}):
+                if weights := best_weights(read_record(self.output) or {}):
                     say(f"These are the {weights}")
                 if self.early:
                     resume = self.how_to_resume()
@@ -116,9 +116,9 @@ class Run:
     def _note(self, status: str) -> None:
         if self._recorded:
             step = None if self.config.script.eval_only else self.step
-            saved = None if self.stopped else self.saved_step
+            best = None if self.stopped else self.best_step
             seconds = time.perf_counter() - self.config.started
-            record.finish(self.output, status, seconds, step, self.planned, saved)
+            record.finish(self.output, status, seconds, step, self.planned, best)
 
     # What to do next
 

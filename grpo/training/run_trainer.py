@@ -71,6 +71,7 @@ class RunTrainer(LeanGRPOTrainer):
         own_metric: returns the run's own measure of this step, as `eval_…`, which chooses the best checkpoint; None:
             a metric of TRL's evaluation does.
         trl_evaluates: False if there is no evaluation besides the run's own.
+        best_step: the optimizer step of the best checkpoint, once its weights are loaded; None before.
         seal_record: additional values for the seal of each checkpoint.
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
@@ -90,7 +91,7 @@ class RunTrainer(LeanGRPOTrainer):
         self.given: dict[str, Any] | None = None
         self._judge_failed, self._judge_fault = False, ""
         self._own_metrics: dict[str, float] = {}
-        self._loaded_step: int | None = None
+        self.best_step: int | None = None
         if self.args.generation_kwargs:
             sampling_trial.run(self)
 
@@ -328,7 +329,7 @@ class RunTrainer(LeanGRPOTrainer):
     @property
     def weights_step(self) -> int:
         """The optimizer step of the weights: the last, or that of the best checkpoint once it is loaded."""
-        return self.state.global_step if self._loaded_step is None else self._loaded_step
+        return self.state.global_step if self.best_step is None else self.best_step
 
     def consider_checkpoint(self) -> None:
         """Evaluate the checkpoint that training resumes from, if its run ended before that."""
@@ -361,7 +362,7 @@ class RunTrainer(LeanGRPOTrainer):
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        self._loaded_step = checkpoints.step_of(Path(self.state.best_model_checkpoint or ""))
+        self.best_step = checkpoints.step_of(Path(self.state.best_model_checkpoint or ""))
 
     def _finalize_training(self, *args: Any) -> Any:
         """Like transformers', but keep the last checkpoint beside the best one: a run resumes from it."""

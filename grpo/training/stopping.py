@@ -30,7 +30,7 @@ class StopAtRolloutEnd(TrainerCallback):
         self.trainer.callback_handler.callbacks = sorted(callbacks, key=lambda callback: callback is self)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.run.training, self.run.saved_step = False, self.trainer.weights_step
+        self.run.training, self.run.best_step = False, self.trainer.best_step
         if state.global_step < state.max_steps:  # without a known reason, the data may have ended
             self.run.end_early()
 

@@ -46,7 +46,7 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     history = [{"step": step, "frac_reward_zero_std": 0.0, "loss": 0.0} for step in range(1, 13)]
     watch = {"seen": {"weights_moved": False, "updates": 12}}
     state = SimpleNamespace(global_step=12, log_history=history, stateful_callbacks={"watch": watch})
-    trainer = SimpleNamespace(state=state, task=Task(XML))
+    trainer = SimpleNamespace(state=state, weights_step=12, task=Task(XML))
     run = SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
     before_after.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
