@@ -11,11 +11,16 @@ LETTERS = "ABCDEFGHIJ"
 
 
 def from_mmlu(row):
-    """Read {question, choices (or options): [text, …], answer: index or letter}, or choices in columns A, B, C, …."""
+    """Read {question, choices (or options): [text, …], answer: index or letter}, or choices in columns A, B, C, ….
+
+    ARC's {question, choices: {text: […], label: […]}, answerKey: label}, too.
+    """
     choices = row.get("choices") or row.get("options") or [row[letter] for letter in LETTERS if row.get(letter)]
     choices = parsed(choices) if isinstance(choices, str) else choices  # a CSV file has lists as text
+    answer = row["answer"] if row.get("answer") is not None else row["answerKey"]
+    if isinstance(choices, dict):
+        choices, answer = choices["text"], choices["label"].index(answer)
     listed = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, choices, strict=False))
-    answer = row["answer"]
     letter = LETTERS[int(answer)] if isinstance(answer, int) or answer.strip().isdigit() else answer.strip().upper()
     return {"question": f"{row['question']}\n{listed}", "answer": letter}
 

@@ -23,7 +23,10 @@ from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readabl
 from grpo.task.task import Task
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-PARTS = ("choices", "options", "input", "context", "passage")  # columns that usually belong to the question …
+PARTS = (  # columns that usually belong to the question …
+    *("choices", "options", "endings", "candidates", "input", "context", "ctx", "passage", "article", "paragraph"),
+    *("hypothesis", "schema", "code"),
+)
 # … and series of them: A, B, C, D; option1, option2; answerA, answerB
 OPTION = re.compile(r"(|option|choice|opt?|ending|sol|candidate|answer)[ _-]?([a-j]|[0-9])", re.IGNORECASE)
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
@@ -167,10 +170,8 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding = f"the prompts do not show the column{'s' * (len(hidden) > 1)} {listed(hidden)}, which questions "
         finding += "usually need"
         remedy = "write a `prepare` that adds them, such as those in examples/rows.py (docs/your-own-task.md)"
-        reader = (
-            "" if task.prepare or script.question_column != "question" else reader_of(plan.data.train.column_names)
-        )
-        if reader:
+        as_they_are = (script.question_column, script.answer_column, task.prepare) == ("question", "answer", None)
+        if as_they_are and (reader := reader_of(plan.data.train.column_names, hidden)):
             remedy = f"use {PREPARE.format(reader)}, which adds them"
         yield Check("warning", "prompts", finding, remedy)
     yield from _about_media(plan.data)
@@ -203,7 +204,7 @@ def _about_media(data: Data) -> Iterator[Check]:
 
 
 def _hidden_parts(plan: Plan) -> list[str]:
-    """Return the first column of PARTS, or series of options, that the prompts do not show; [] if they show all."""
+    """Return the columns of PARTS, and those of series of options, that the prompts do not show."""
     rows, script = plan.data.train, plan.config.script
     columns = [name for name in rows.column_names if name not in (script.question_column, script.answer_column)]
     series: dict[str, dict[str, str]] = {}
@@ -215,6 +216,7 @@ def _hidden_parts(plan: Plan) -> list[str]:
         counts = [] if stem in ("", "answer") else [("0", "1"), ("1", "2")]  # 1 and 2 alone may be anything
         if any(set(first) <= of_series.keys() for first in [("a", "b"), *counts]):
             parts.append(list(of_series.values()))
+    hidden: dict[str, None] = {}
     for row in rows.select(range(min(len(rows), 100))):
         prompt = row["prompt"]
         text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
@@ -222,8 +224,8 @@ def _hidden_parts(plan: Plan) -> list[str]:
         for names in parts:
             cells = [cell for name in names for cell in (row[name] if isinstance(row[name], list) else [row[name]])]
             if not all(" ".join(str(cell).split()) in text for cell in cells if cell is not None):
-                return names
-    return []
+                hidden |= dict.fromkeys(names)
+    return list(hidden)
 
 
 def about_lengths(plan: Plan) -> Iterator[Check]:

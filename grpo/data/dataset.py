@@ -40,7 +40,12 @@ RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
-TALK = re.compile(r"""\s*\[\s*\{\s*['"](?:role['"]\s*:|content['"]\s*:.*['"]role['"]\s*:).*\}\s*\]\s*$""", re.DOTALL)
+# Messages as text: `[{"role": …, "content": …}]`, or with `from` and `value`, in any order
+TALK = re.compile(
+    r"""\s*\[\s*\{\s*['"](?:role['"]\s*:|(?:content|value)['"]\s*:.*['"](?:role|from)['"]\s*:"""
+    r"""|from['"]\s*:.*['"]value['"]\s*:).*\}\s*\]\s*$""",
+    re.DOTALL,
+)
 # What stands for an image in the questions of vision models
 PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|audio|vision)\w*\|>")
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
@@ -335,7 +340,8 @@ def _question(cell: Any, where: str) -> str | list[Message]:
         return cell if isinstance(cell, str) else ""
     for message in cell:
         if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise UserError(f"{where}: {str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
+            remedy = "write {role: user, content: text}, or a `prepare`"
+            raise UserError(f"{where}: {str(message)[:60]!r} is not a message; {remedy}")
     if (role := cell[-1]["role"]) != "user":
         raise UserError(
             f"{where}: the last message has the role {role!r}, and the model would continue; end with the user's, or "

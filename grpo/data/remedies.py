@@ -19,9 +19,11 @@ READ_BY = {  # columns of well-known data sets → the function of examples/rows
     ("conversations",): "from_sharegpt",
     ("messages",): "from_sharegpt",
     ("question", "choices", "answer"): "from_mmlu",
+    ("question", "choices", "answerKey"): "from_mmlu",
     ("question", "options", "answer"): "from_mmlu",
     ("question", "A", "B", "answer"): "from_mmlu",
 }
+ADDS = {"from_mmlu": ("choices", "options", *"ABCDEFGHIJ"), "from_alpaca": ("input",)}  # to the question
 SIMILAR = {  # other names of these columns, in any letter case
     "question_column": ("question", "prompt", "problem", "query", "instruction", "messages", "input"),
     "answer_column": (
@@ -62,9 +64,14 @@ def check_columns(
         )
 
 
-def reader_of(columns: Sequence[str]) -> str:
-    """Return the function of examples/rows.py that reads rows with these columns, or ""."""
-    return next((f"examples.rows.{name}" for known, name in READ_BY.items() if set(known) <= set(columns)), "")
+def reader_of(columns: Sequence[str], hidden: Sequence[str] = ()) -> str:
+    """Return the function of examples/rows.py that reads rows with these columns, or "".
+
+    Args:
+        hidden: columns that it must add to the question.
+    """
+    names = (name for known, name in READ_BY.items() if set(known) <= set(columns))
+    return next((f"examples.rows.{name}" for name in names if set(hidden) <= set(ADDS.get(name, ()))), "")
 
 
 def _similar(setting: str, columns: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, Value
 from datasets.data_files import FILES_TO_IGNORE
 from datasets.exceptions import DatasetGenerationError
+from huggingface_hub.utils import validate_repo_id
 
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY
@@ -210,6 +211,10 @@ def _read(name: str, config: str | None) -> Splits:
         raise ValueError("it does not exist; use a file, a directory or a Hub id")
     hub_id, _, named_config = name.partition(":")
     try:
+        validate_repo_id(hub_id)
+    except ValueError:
+        raise ValueError("it does not exist, and is not a Hub id; use a file, a directory or a Hub id") from None
+    try:
         splits = datasets.load_dataset(hub_id, named_config or config)
         typed = next(iter(splits.values())).info.builder_name in INFERRED
         return _as_written(hub_id, named_config or config) if typed else splits
@@ -224,7 +229,7 @@ def _check_single(name: str) -> None:
     if glob.has_magic(name):
         fits = counted(len(glob.glob(os.path.expanduser(name), recursive=True)), "file")
         raise ValueError(f"it is a pattern, which fits {fits}; name one file, or {whole}")
-    parts = [part.strip() for part in name.split(",")]
+    parts = re.split(r"[,\s]+", name)
     if len(parts) > 1 and any(os.path.exists(os.path.expanduser(part)) for part in parts):
         raise ValueError(f"it names {len(parts)} files; name one, or put them in {whole}")
 

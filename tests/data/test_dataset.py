@@ -114,6 +114,12 @@ def test_broken_messages_as_text_are_refused(cell):
         make(cell)
 
 
+def test_turns_of_another_shape_as_text_are_refused_as_a_list_is():
+    for write in (json.dumps, str, list):
+        with pytest.raises(UserError, match=r"is not a message; write .role: user, content: text., or a `prepare`"):
+            make(write([{"from": "human", "value": "1 + 2?"}]))
+
+
 @pytest.mark.parametrize("cell", ['[{"from": "me", "subject": "1 + 2?"}]', '{"role": "user"} 1 + 2?', "[1, 2]"])
 def test_questions_about_json_stay_text(cell):
     assert make(cell)[0][0]["question"] == cell

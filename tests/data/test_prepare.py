@@ -27,6 +27,13 @@ SHAPES = {
         ],
         [("Which is 1?\nA. 0\nB. 1\nC. 2\nD. 3", "B"), ("Which is 3?\nA. 0\nB. 1\nC. 2\nD. 3", "D")],
     ),
+    "from_mmlu of ARC": (
+        [
+            {"question": "Which is 1?", "choices": {"text": ["0", "1"], "label": labels}, "answerKey": labels[1]}
+            for labels in (["A", "B"], ["1", "2"])
+        ],
+        [("Which is 1?\nA. 0\nB. 1", "B")] * 2,
+    ),
     "from_alpaca": (
         [
             {"instruction": "Name the capital.", "input": "France", "output": "Paris"},
@@ -84,7 +91,9 @@ def test_the_examples_read_the_rows_of_well_known_data_sets(name, tmp_path):
     pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")  # as files of these sets come
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for file in ("rows.parquet", "rows.jsonl"):
-        table = prepared(take_split(load_source(str(tmp_path / file)), "train"), getattr(examples.rows, name), file)
+        table = prepared(
+            take_split(load_source(str(tmp_path / file)), "train"), getattr(examples.rows, name.split()[0]), file
+        )
         made, reading = make_prompts(table, Task(XML), ["a reward"])
         assert len(made) == len(rows) - (name == "from_numina") and reading.dropped == 0
         assert [(made[index]["question"], made[index]["answer"]) for index in (0, -1)] == [first, last]

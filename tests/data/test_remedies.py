@@ -40,6 +40,10 @@ def last(turns):
 
 NEED_A_REMEDY = {  # rows, and settings
     "alpaca": (of(instruction=lambda a, b: "Add.", input=lambda a, b: f"{a} and {b}", output=total), {}),
+    "arc": (of(
+        question=asked, answerKey=lambda a, b: "1",
+        choices=lambda a, b: {"text": [total(a, b), "0"], "label": ["1", "2"]},
+    ), {"reward_funcs": "judge_reward_func"}),
     "alpaca without input": (of(instruction=asked, output=total), {}),
     "sharegpt": (of(conversations=said("from", "value", "human", "gpt")), {}),
     "conversations of roles": (of(conversations=said("role", "content")), {}),
@@ -107,7 +111,7 @@ def test_the_remedy_works_as_it_is_typed(name, dry_run):
         said = "--prepare my_rows.prepare --allow_custom_rewards true"
     flags = re.findall(r"--[a-z_]+ (?:'[^']+'|[\w.]+)", said)
     status, said = dry_run(rows, *shlex.split(" ".join(flags)), **settings)
-    assert status == 0 and "27 training rows" in said and re.search(r"gold answers \"\d+\"", said), said
+    assert status == 0 and "27 training rows" in said and re.search(r"gold answers \"(\d+|A)\"", said), said
 
 
 def test_one_instruction_for_all_rows_is_named(dry_run):
@@ -134,6 +138,12 @@ HIDDEN = {  # rows, the columns that the prompts do not show, and the function t
     "option1": (of(option1=total, option2=asked, answer=letters), "columns option1, option2", ""),
     "Option A": (of(**{"Option A": total, "Option B": asked}, answer=letters), "columns Option A, Option B", ""),
     "answerA": (of(answerA=total, answerB=asked, answer=letters), "columns answerA, answerB", ""),
+    "endings": (of(endings=lambda a, b: ["red", "blue"], answer=letters), "column endings", ""),
+    "article and options": (
+        of(article=lambda a, b: f"It is {a * b}.", options=lambda a, b: ["red", "blue"], answer=letters),
+        "columns article, options", "",
+    ),
+    "renamed": (of(A=total, B=asked, gold=letters), "columns A, B", ""),
     "Context": (of(Context=lambda a, b: f"It is {a * b}.", answer=total), "column Context", ""),
 }  # fmt: skip
 
@@ -145,8 +155,9 @@ def test_a_part_of_questions_that_no_prompt_shows_is_warned_of(name, dry_run):
     for number, row in enumerate(rows):
         row["question"] += f" ({number})"
     warning = f"the prompts do not show the {columns}, which questions usually need"
-    status, said = dry_run([*rows, {"question": "What is 1 + 1?", "answer": "1"}])
-    assert status == 0 and warning in said and "examples" in said
+    column = {"answer_column": "gold"} if name == "renamed" else {}
+    status, said = dry_run([*rows, {"question": "What is 1 + 1?", "answer": "1", "gold": "1"}], **column)
+    assert status == 0 and warning in said and ("write a `prepare` that adds them" in said) is not bool(reader)
     if reader:
         words = f"--prepare examples.rows.from_{reader} --allow_custom_rewards true"
         assert words in said

@@ -415,6 +415,7 @@ def test_files_of_one_kind_are_all_read(names, folder):
         ("folder/*.jsonl", "it is a pattern, which fits 2 files; name one file, or a directory"),
         ("none/**.csv", "it is a pattern, which fits 0 files"),
         ("folder/a.jsonl,folder/b.jsonl", "it names 2 files; name one, or put them in a directory"),
+        ("folder/a.jsonl folder/b.jsonl", "it names 2 files"),
         ("folder/a.jsonl, missing.csv", "it names 2 files"),
     ],
 )
@@ -434,7 +435,7 @@ def test_long_reasons_and_many_splits_are_cut(monkeypatch):
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl.gz", "./missing", "a/b/c"])
+@pytest.mark.parametrize("name", ["missing.jsonl.gz", "./missing", "a/b/c", "my rows", "-rows"])
 def test_missing_paths_are_not_looked_for_on_the_hub(name):
     with pytest.raises(UserError, match=f"eval_dataset_name: '{name}' .*does not exist"):
         sources.load_source(name, setting="eval_dataset_name")
