@@ -87,6 +87,7 @@ class RunTrainer(LeanGRPOTrainer):
         self.seal_record: dict[str, Any] = {}
         self._restore_random_states: Callable[[], None] | None = None
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
+        self._rollouts_of = "", 0  # a step, and how many of its rollouts were scored before
         self.solved = torch.zeros(0)
         self.given: dict[str, Any] | None = None
         self._judge_failed, self._judge_fault = False, ""
@@ -220,9 +221,10 @@ class RunTrainer(LeanGRPOTrainer):
         Rewards and the judge may seed and draw: each rollout gives them random states of its own, and training keeps
         its own. A resumed run gives them the same.
         """
-        args, micro_step = self.args, self._step % self.args.gradient_accumulation_steps
-        rollout = f"{args.seed} {self.state.global_step} {micro_step} {args.process_index}"
-        with self._timed("time/rewards"), self.guard.watching(self), random_states_kept(rollout):
+        step = f"{self.args.seed} {self.args.process_index} {self.model.training} {self.state.global_step}"
+        self._rollouts_of = step, self._rollouts_of[1] + 1 if self._rollouts_of[0] == step else 0
+        seed = f"{step} {self._rollouts_of[1]}"
+        with self._timed("time/rewards"), self.guard.watching(self), random_states_kept(seed):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
             right = list(map(self._is_right, inputs, completions))
             self._count_answers(inputs, completions)

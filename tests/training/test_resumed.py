@@ -28,14 +28,19 @@ CASES = {  # and the step of the checkpoint that is resumed
         },
         12,
     ),
-    "TRL's own step": ({"packed": "false"}, 5),
+    "TRL's own step, rewards by chance": (
+        {"packed": "false", "reward_funcs": "chance.chance", "allow_custom_rewards": "true"},
+        5,
+    ),
 }
+CHANCE = "import random\n\n\ndef chance(completions, **kwargs):\n    return [random.random() for _ in completions]\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     overrides, step = CASES[case]
+    Path("chance.py").write_text(CHANCE)
     flags = tiny_run(**{**SHORT, **overrides})
     assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
     whole = state_of(Path("whole"))
