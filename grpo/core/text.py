@@ -61,7 +61,16 @@ def decimals(value: float, places: int, sign: str = "") -> str:
     >>> decimals(-4, 1), decimals(-0.001, 2), decimals(0.5, 1, "+"), decimals(0, 1, "+")
     ('−4.0', '0.00', '+0.5', '+0.0')
     """
-    return f"{value:{sign}z.{places}f}".replace("-", "−")
+    return with_minus(value, f"{sign}z.{places}f")
+
+
+def with_minus(value: float, form: str) -> str:
+    """Format a number below 0 with a minus sign instead of a hyphen.
+
+    >>> with_minus(-4, "g"), with_minus(-1e-7, "g"), with_minus(1e-7, "g")
+    ('−4', '−1e-07', '1e-07')
+    """
+    return format(value, form).replace("-", "−", value < 0)
 
 
 def human_bytes(size: float) -> str:

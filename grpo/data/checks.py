@@ -158,11 +158,12 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     kind = "chat messages" if task.prompt.chat else "plain text"
     by = plan.config.origin.get("prompt_format", "script")
     name = script.prompt_format if isinstance(script.prompt_format, str) else f"the {by}'s format"
+    name += f" with answer_pattern {script.answer_pattern}" if script.answer_pattern else ""
     finding = f"{name}{' with your system_prompt' * (script.system_prompt is not None)} as {kind}, "
     finding += counted(len(task.shots), "worked example")
     if task.prompt.pattern != "xml":
-        gold = shorten(next(iter(alternatives(plan.first_row["answer"])), "72"), 60)
-        shown = task.perfect("…", gold).split("…", 1)[-1].strip() if task.has_format else gold
+        gold = shorten(next(iter(alternatives(plan.first_row["answer"])), "…"), 60)
+        shown = task.perfect("\0", gold).split("\0")[-1].strip()
         finding += f", answers as {shown}{f' ({WHOLE})' * (task.prompt.pattern == 'text')}"
     if task.prompt.prefill:
         finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"

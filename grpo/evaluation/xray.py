@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.text import printable, short_name, shorten
+from grpo.core.text import decimals, printable, short_name, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
@@ -147,7 +147,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
         print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
     for name, values in columns.items():
         known = [value for value in values if value is not None]
-        mean, above = (f"{fmean(known):.3f}", f"{fmean(value > 0 for value in known):.0%}") if known else "––"
+        mean, above = (decimals(fmean(known), 3), f"{fmean(value > 0 for value in known):.0%}") if known else "––"
         print(f"{name:<28}{mean:>12}{above:>8}")
     for kind, indices in flagged.items():
         print(f"\n{kind} ({len(indices)} of {len(records)})")
@@ -156,7 +156,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
             read = how_read(record["completion"], record["read"], task.prompt.pattern)
             parts = [f"gold: {shorten(readable(record['answer']), 60)}", f"answer read: {shorten(read, 60)}"]
             for name, values in columns.items():
-                parts.append(f"{name} {'–' if (value := values[index]) is None else format(value, 'g')}")
+                parts.append(f"{name} {'–' if (value := values[index]) is None else with_minus(value, 'zg')}")
             print(printable(f"  line {record['line']}: {', '.join(parts)}"))
 
 

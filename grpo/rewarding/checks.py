@@ -8,7 +8,7 @@ from rich.table import Table
 
 from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.errors import fault_of
-from grpo.core.text import for_rich, short_name
+from grpo.core.text import for_rich, short_name, with_minus
 from grpo.data.checks import Plan
 from grpo.rewarding import registry
 from grpo.rewarding.probe import Value, perturbed, told
@@ -158,4 +158,4 @@ def listing(texts: Mapping[str, str]) -> Table:
 def _number(value: Value) -> str:
     if isinstance(value, str):
         return "raises" if value.startswith("raises") else "–"  # it did not return a number
-    return "none" if value is None else f"{value:z.3g}".replace("-", "−", value < 0)
+    return "none" if value is None else with_minus(value, "z.3g")

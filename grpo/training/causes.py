@@ -256,7 +256,7 @@ def _one_answer(seen: History) -> str | None:
         most = one_answer(seen.given[-count:])
         if most is None or most.questions >= QUESTIONS:
             last = f"in the last {count} rollouts"
-            return f"{last} {most}" if most and most.for_everything else None
+            return f"{last}, {most}" if most and most.for_everything else None
     return None
 
 
