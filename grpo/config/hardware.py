@@ -1,6 +1,7 @@
 """Fit the settings to this machine, and refuse what it cannot do, before anything is loaded."""
 
 import importlib.util
+import multiprocessing
 import os
 import re
 import shlex
@@ -76,11 +77,24 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
             name = package.replace("_", "-")
             raise UserError(f"{key}: {name} is not installed; pip install {name}, or use --{key} false")
     _check_vllm(settings, given_by(origin, "flag"))
+    if settings["dataloader_num_workers"]:
+        _check_workers()
     notes = (
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )
     settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # eval_only has no rollouts
     return notes + _about_rounding(settings) + trackers.check(settings, asked=origin.get("report_to") == "flag")
+
+
+def _check_workers() -> None:
+    """Refuse data workers where they cannot share a lock, as in containers without /dev/shm."""
+    try:
+        multiprocessing.get_context().Lock()
+    except OSError as error:
+        raise UserError(
+            f"dataloader_num_workers: workers cannot start here ({error.strerror}: they need a writable /dev/shm); "
+            "use --dataloader_num_workers 0"
+        ) from None
 
 
 def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:

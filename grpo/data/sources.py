@@ -23,6 +23,7 @@ from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.utils import validate_repo_id
 
 from grpo.core.errors import UserError
+from grpo.core.out_of_memory import origins
 from grpo.core.settings import IN_MEMORY
 from grpo.core.text import counted, listed, shorten
 from grpo.data.files import READERS, Row, Splits, distinct, ending, read_file
@@ -54,6 +55,13 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
         splits = _read(source, config) if isinstance(source, str) else _from_memory(source)
     except Exception as error:  # libraries may raise anything for a broken file
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None  # datasets hides it
+        home = str(datasets.config.HF_CACHE_HOME)
+        blocked = [one for one in origins(error) if isinstance(one, OSError) and str(one.filename).startswith(home)]
+        if blocked:
+            remedy = "set HF_HOME to a directory that can be"
+            raise UserError(
+                f"{setting}: {name!r} needs the cache {home!r}, which cannot be written ({blocked[0].strerror}); {remedy}"
+            ) from error
         reason = str(cause or error)
         raise UserError(f"{setting}: {name!r} cannot be read: {reason[:1500]}{'…' * (len(reason) > 1500)}") from error
     if not any(map(len, splits.values())):

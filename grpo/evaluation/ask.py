@@ -76,5 +76,7 @@ def main(argv: list[str]) -> int:
     run = given.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
-    print(answer(run, given.question))
+    # UTF-8 of a terminal whose locale is ASCII
+    question = given.question.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    print(answer(run, question))
     return 0

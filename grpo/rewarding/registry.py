@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from grpo.core import ROOT
-from grpo.core.errors import UserError, did_you_mean, one_line
+from grpo.core.errors import UserError, did_you_mean, fault_of, one_line
 from grpo.core.fingerprint import innermost
 from grpo.core.settings import Config
 from grpo.rewarding.more import MORE
@@ -213,7 +213,7 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
     try:
         module = _run_file(folder / file, (folder / file).stat().st_mtime_ns)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
-        raise UserError(f"{setting}: {folder / file} raises {type(error).__name__}: {error}; fix it") from error
+        raise UserError(f"{setting}: {folder / file} raises {fault_of(error)}; fix it") from error
     functions = {key: item for key, item in vars(module).items() if callable(item) and not isinstance(item, type)}
     if attribute not in functions:
         hint = did_you_mean(attribute, functions) if functions else ""

@@ -247,3 +247,14 @@ def test_what_is_missing_is_one_line(asked, says, gpus):
     gpus(1, packages=False)
     with pytest.raises(UserError, match=says):
         hardware.fit_to_machine(settings(**asked), dict.fromkeys(asked, "flag"))
+
+
+def test_workers_are_refused_where_no_lock_can_be_shared(monkeypatch):
+    class NoLock:
+        def Lock(self):
+            raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(hardware.multiprocessing, "get_context", NoLock)
+    with pytest.raises(UserError, match=r"dataloader_num_workers: .*Read-only .* /dev/shm\); use --data\w+ 0"):
+        hardware.fit_to_machine(settings(use_cpu=True, dataloader_num_workers=2), {})
+    hardware.fit_to_machine(settings(use_cpu=True, dataloader_num_workers=0), {})

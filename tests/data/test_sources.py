@@ -470,6 +470,16 @@ def test_json_of_the_hub_is_read_as_it_is_written(monkeypatch):
     assert rows_of("somebody/dates") == [{"question": "a", "answer": "2024-01-05 10:30"}]
 
 
+def test_a_cache_that_cannot_be_written_is_named(monkeypatch):
+    def load(name, config=None):
+        raise PermissionError(13, "Permission denied", "/nowhere/datasets/x")
+
+    monkeypatch.setattr(sources.datasets, "load_dataset", load)
+    monkeypatch.setattr(sources.datasets.config, "HF_CACHE_HOME", Path("/nowhere"))
+    with pytest.raises(UserError, match=r"the cache '/nowhere', which cannot be written .*; set HF_HOME"):
+        sources.load_source("openai/other")
+
+
 def test_without_a_network_a_set_of_the_hub_is_an_error():
     with pytest.raises(UserError, match=r"'openai/gsm8k' .*Hub"):
         sources.load_source("openai/gsm8k", "main")

@@ -10,6 +10,7 @@ import pytest
 from helpers_runs import DEMO
 
 from grpo.__main__ import main
+from grpo.evaluation import ask
 from grpo.task.prompts import XML
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
@@ -115,3 +116,10 @@ def test_a_mistake_is_one_line_and_status_2(words, named, capfd):
     assert main(["ask", *words]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ") and named in line
+
+
+def test_a_question_of_an_ascii_terminal_is_read_as_utf_8(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ask, "answer", lambda run, question: asked.append(question) or "")
+    assert main(["ask", "run", "2 + 2 für Ö?".encode().decode("ascii", "surrogateescape")]) == 0
+    assert asked == ["2 + 2 für Ö?"]
