@@ -58,10 +58,8 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
         home = str(datasets.config.HF_CACHE_HOME)
         blocked = [one for one in origins(error) if isinstance(one, OSError) and str(one.filename).startswith(home)]
         if blocked:
-            remedy = "set HF_HOME to a directory that can be"
-            raise UserError(
-                f"{setting}: {name!r} needs the cache {home!r}, which cannot be written ({blocked[0].strerror}); {remedy}"
-            ) from error
+            reason = f"cannot be written ({blocked[0].strerror}); set HF_HOME to a directory that can be"
+            raise UserError(f"{setting}: {name!r} needs the cache {home!r}, which {reason}") from error
         reason = str(cause or error)
         raise UserError(f"{setting}: {name!r} cannot be read: {reason[:1500]}{'…' * (len(reason) > 1500)}") from error
     if not any(map(len, splits.values())):
