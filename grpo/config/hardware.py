@@ -22,7 +22,7 @@ from lean_grpo import gpu
 
 NO_GPU = "no CUDA GPU can be used ({reason}), and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\
-. To watch a tiny model learn on this machine in under a minute, run: python {program} --config \
+. To watch a tiny model learn on this machine in under a minute, run: {command} --config \
 recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
 OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
@@ -119,7 +119,8 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
         missing = NO_GPU.format(
             reason=_reason_against_cuda(), model=settings["model_name_or_path"], dtype=settings["dtype"]
         )
-        remedy = OF_THE_RUN if settings["resume_from_checkpoint"] else ON_A_CPU.format(program=program)
+        on_a_cpu = ON_A_CPU.format(command=shlex.join(["python", program]))
+        remedy = OF_THE_RUN if settings["resume_from_checkpoint"] else on_a_cpu
         raise UserError(missing + remedy)
     built, own = torch.cuda.get_arch_list(), "sm_{}{}".format(*torch.cuda.get_device_capability())
     if built and _age(own) < min(map(_age, built)):

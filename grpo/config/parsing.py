@@ -165,9 +165,9 @@ class Parser(TrlParser):
 
 
 def find_recipe(name: str) -> Path:
-    """Return the path of a recipe, given a path or the name of a file in recipes/."""
-    path = Path(name)
-    return (path if path.is_file() else RECIPES / f"{name.removesuffix('.yaml')}.yaml").resolve()
+    """Return the path of a recipe, given a path (from here, or from this repository) or a name in recipes/."""
+    by_name = RECIPES / f"{name.removesuffix('.yaml')}.yaml"
+    return next((path for path in (Path(name), ROOT / name) if path.is_file()), by_name).resolve()
 
 
 def read_recipe(name: str) -> dict[str, Any]:

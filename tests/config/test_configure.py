@@ -165,8 +165,9 @@ def test_the_directory_of_your_own_data_names_them(tmp_path):
 
 
 @pytest.mark.parametrize("argv", [["--config", "demo"], ["--config=recipes/demo.yaml"]])
-def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, monkeypatch):
-    monkeypatch.chdir(ROOT)
+@pytest.mark.parametrize("directory", [ROOT, "."])  # anywhere, as a printed command is copied
+def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, directory, monkeypatch):
+    monkeypatch.chdir(directory)
     assert read(INLINE, argv).settings["run_name"] == "demo"
 
 
