@@ -60,10 +60,11 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     """Merge the settings of all sources; `dataset` replaces `dataset_name`."""
     parser = Parser()
     script, functions = registry.by_name(hyperparameters)
+    script = {key: str(value) if isinstance(value, Path) else value for key, value in script.items()}
     rows = {IN_MEMORY: dataset}
-    if not isinstance(script.get("dataset_name"), str | Path | None):
+    if not isinstance(script.get("dataset_name"), str | None):
         rows[IN_SCRIPT], script["dataset_name"] = script["dataset_name"], IN_SCRIPT
-    if not isinstance(script.get("eval_dataset_name"), str | Path | None):
+    if not isinstance(script.get("eval_dataset_name"), str | None):
         kind = type(script["eval_dataset_name"]).__name__
         raise UserError(
             f"eval_dataset_name: a {kind} is not a name; let dataset_name be a DatasetDict with the splits train and "

@@ -25,7 +25,7 @@ from grpo.task.task import Task
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PARTS = (  # columns that usually belong to the question …
     *("choices", "options", "endings", "candidates", "input", "context", "ctx", "passage", "article", "paragraph"),
-    *("hypothesis", "schema", "code"),
+    "hypothesis",
 )
 # … and series of them: A, B, C, D; option1, option2; answerA, answerB
 OPTION = re.compile(r"(|option|choice|opt?|ending|sol|candidate|answer)[ _-]?([a-j]|[0-9])", re.IGNORECASE)

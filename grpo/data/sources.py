@@ -32,6 +32,7 @@ from grpo.task.gold import Label, Written
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
 
 PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.timedelta, bytes, type(None))
+WHOLE = "a directory, of which all files are read"  # in errors
 INFERRED = ("json", "csv")  # builders of `datasets` that convert cells that look like times or floats
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
@@ -129,6 +130,8 @@ def _from_memory(rows: Rows) -> Splits:
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
         return {"train": native_rows(rows)}
     remedy = "pass a DataFrame (of pandas), a Dataset, a DatasetDict or a list of dictionaries"
+    if isinstance(rows, list) and all(isinstance(name, str | Path) for name in rows):
+        remedy = f"pass the name of one file, or of {WHOLE}, or a list of dictionaries"
     if isinstance(rows, IterableDataset | IterableDatasetDict):
         remedy = "pass a list of the rows that you want, such as list(rows.take(10_000))"
     raise TypeError(f"a {type(rows).__name__} is not a table of rows; {remedy}")
@@ -231,13 +234,12 @@ def _read(name: str, config: str | None) -> Splits:
 
 def _check_single(name: str) -> None:
     """Raise ValueError if a name that does not exist means several files."""
-    whole = "a directory, of which all files are read"
     if glob.has_magic(name):
         fits = counted(len(glob.glob(os.path.expanduser(name), recursive=True)), "file")
-        raise ValueError(f"it is a pattern, which fits {fits}; name one file, or {whole}")
+        raise ValueError(f"it is a pattern, which fits {fits}; name one file, or {WHOLE}")
     parts = re.split(r"[,\s]+", name)
     if len(parts) > 1 and any(os.path.exists(os.path.expanduser(part)) for part in parts):
-        raise ValueError(f"it names {len(parts)} files; name one, or put them in {whole}")
+        raise ValueError(f"it names {len(parts)} files; name one, or put them in {WHOLE}")
 
 
 def _as_written(name: str, config: str | None) -> Splits:

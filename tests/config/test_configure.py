@@ -171,6 +171,15 @@ def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, directory, monkeypa
     assert read(INLINE, argv).settings["run_name"] == "demo"
 
 
+def test_paths_in_the_script_are_paths():
+    model = ROOT / "assets" / "demo" / "model"
+    Path("r.jsonl").write_text("{}\n")
+    named = {key: Path("r.jsonl") for key in ("dataset_name", "eval_dataset_name")}
+    config = configure(INLINE | named | {"model_name_or_path": model, "output_dir": Path("out")}, CPU)
+    assert (config.script.dataset_name, config.script.eval_dataset_name) == ("r.jsonl", "r.jsonl")
+    assert (config.model.model_name_or_path, config.output) == (str(model), Path("out"))
+
+
 def test_a_setting_without_a_default_needs_a_value():
     for without in ({key: INLINE[key] for key in INLINE.keys() - {"num_shots"}}, INLINE | {"num_shots": None}):
         with pytest.raises(UserError, match=r"^num_shots: it needs a value"):

@@ -209,7 +209,8 @@ STREAM = Dataset.from_list(ROWS).to_iterable_dataset()
     [
         (pd.DataFrame({"question": []}), "holds no rows"),
         ([], "holds no rows"),
-        (["What is 1 + 1?"], "pass a DataFrame"),
+        ([1, 2], "pass a DataFrame"),
+        (["a.jsonl", Path("b.jsonl")], "pass the name of one file, or of a directory, of which all files are read"),
         ({"question": ["a"]}, "a dict is not a table of rows; pass a DataFrame"),
         (STREAM, r"IterableDataset is not a table of rows; pass a list .* list\(rows.take\(10_000\)\)"),
         (IterableDatasetDict(train=STREAM), r"list\(rows.take"),
