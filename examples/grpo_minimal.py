@@ -63,8 +63,8 @@ def score(texts, answers):
 
 def compare(rewards):
     """Step 3: advantages from rewards of shape (questions, group size), in standard deviations of the group."""
-    mean, std = rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, keepdim=True)
-    return (rewards - mean) / (std + 1e-4)  # 0 where a whole group earned the same
+    rewards = rewards - rewards[:, :1]  # 0 where a whole group earned the same; float32's mean of 0.7s is not 0.7
+    return (rewards - rewards.mean(dim=1, keepdim=True)) / (rewards.std(dim=1, keepdim=True) + 1e-4)
 
 
 def log_probs_of(model, ids, attention_mask, length):

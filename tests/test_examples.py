@@ -98,6 +98,11 @@ def test_example_has_the_trainers_gradients(rollout, tmp_path):
     assert largest_difference(theirs, gradients) < 1e-5
 
 
+def test_example_learns_nothing_from_equal_rewards():
+    rewards = torch.tensor([[0.7] * 8, [0.1] * 7 + [0.2]])
+    assert grpo_minimal.compare(rewards).count_nonzero(dim=1).tolist() == [0, 8]
+
+
 @pytest.mark.slow
 def test_example_learns(tmp_path, monkeypatch):
     """Each step has the same four questions, so that the reward does not depend on the draw."""
