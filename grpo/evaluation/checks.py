@@ -8,13 +8,18 @@ from grpo.core.text import counted
 from grpo.data.checks import Plan
 from grpo.evaluation.comparison import FEWEST
 
+FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 
 
 def about_best(plan: Plan) -> Iterator[Check]:
     """Check that the metric of the best checkpoint is measured for this data and these rewards."""
     config, training = plan.config, plan.config.training
-    metric = training.metric_for_best_model
+    metric, follows = training.metric_for_best_model, training.lr_scheduler_type in FOLLOW_A_METRIC
+    if metric == "loss" and follows:
+        finding = f"{training.lr_scheduler_type} follows eval_loss, which says nothing in GRPO"
+        yield Check("warning", "lr_scheduler_type", finding, "set metric_for_best_model, such as accuracy_lenient")
+        return
     if config.script.eval_only or metric is None or not (config.own_metric or config.trl_evaluates):
         return
     measured = ["format_strict", "format_soft", "truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
@@ -26,7 +31,7 @@ def about_best(plan: Plan) -> Iterator[Check]:
         finding = f"{metric} is not measured in this run"
         yield Check("error", "metric_for_best_model", finding, f"use {', '.join(names)}")
         return
-    every = f"at every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
+    every = f"every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
     finding = f"by {metric}, measured {every} by {'eval_every' if config.own_metric else 'eval_strategy'}"
     kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
     yield Check("ok", "best checkpoint", f"{finding}{kept}")
