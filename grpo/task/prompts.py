@@ -168,34 +168,42 @@ def choose(
         check_pattern(pattern)
     except ValueError as error:
         raise UserError(f"answer_pattern: {str(error).removeprefix('answer pattern ')}") from None
-    if pattern != chosen.pattern:
-        asking = dataclasses.replace(chosen, **_asking_for_pattern(pattern))
-        if _reads(chosen, pattern):
-            asking = dataclasses.replace(asking, completion=chosen.completion)
-        elif chosen.completion not in {shipped.completion for shipped in SHIPPED.values()}:
-            name = "prompt_format" if isinstance(prompt_format, Mapping) else f"PROMPT_FORMATS[{prompt_format!r}]"
-            raise UserError(
-                f"answer_pattern: {pattern} does not find the answer in the completion of {name} "
-                f"({chosen.completion!r}); change one of the two"
-            )
-        if written:
-            asking = dataclasses.replace(asking, system=chosen.system, opening=chosen.opening)
-        if written or system_prompt is not None:
-            kept = label if system_prompt is None else "system_prompt"
-            finding = f"{kept} stays as it is written; answer_pattern {pattern} only says where the answer is"
-            mark = mark_of(pattern)
-            hidden = mark not in (asking.system if system_prompt is None else system_prompt) and not num_shots
-            notes.append(warn_if(hidden, "prompt", finding, f"it never shows {mark}: ask for that in it"))
-        else:
-            notes.append(Check("ok", "prompt", f"answer_pattern {pattern} asks for answers in its own words"))
-        chosen = asking
+    asked, keeps = pattern != chosen.pattern, written or system_prompt is not None
+    if asked:
+        name = "prompt_format" if isinstance(prompt_format, Mapping) else f"PROMPT_FORMATS[{prompt_format!r}]"
+        chosen = _read_by(chosen, pattern, name, keeps)
     if system_prompt is not None:
-        chosen = dataclasses.replace(chosen, system=system_prompt, opening=_opening(system_prompt))
+        label, chosen = "system_prompt", dataclasses.replace(chosen, **_words(system_prompt))
+    if asked and keeps:
+        finding = f"{label} stays as it is written; answer_pattern {pattern} only says where the answer is"
+        hidden = mark_of(pattern) not in chosen.system and not num_shots
+        notes.append(warn_if(hidden, "prompt", finding, f"it never shows {mark_of(pattern)}: ask for that in it"))
+    elif asked:
+        notes.append(Check("ok", "prompt", f"answer_pattern {pattern} asks for answers in its own words"))
     _check(chosen)
     if num_shots > len(shots):
         raise UserError(f"num_shots: {num_shots} is more than the exemplars; use 0 to {len(shots)}")
     notes += _ignored_exemplars(exemplars, shots, num_shots, places)
     return Chosen(chosen, shots[:num_shots], notes)
+
+
+def _read_by(prompt: PromptFormat, pattern: str, name: str, keep_words: bool) -> PromptFormat:
+    """Return a format whose answers have this pattern, in a completion that it reads; with its words or the pattern's.
+
+    Raises:
+        UserError: somebody wrote a completion that the pattern does not read.
+    """
+    asking = _asking_for_pattern(pattern)
+    if _reads(prompt, pattern):
+        asking["completion"] = prompt.completion
+    elif prompt.completion not in {shipped.completion for shipped in SHIPPED.values()}:
+        raise UserError(
+            f"answer_pattern: {pattern} does not find the answer in the completion of {name} ({prompt.completion!r}); "
+            "change one of the two"
+        )
+    if keep_words:
+        asking |= {"system": prompt.system, "opening": prompt.opening}
+    return dataclasses.replace(prompt, **asking)
 
 
 def _is_shipped(prompt: PromptFormat) -> bool:
@@ -258,9 +266,9 @@ def hash_of(exemplars: Sequence[Shot]) -> str:
     return fingerprint.of_text(*(text for shot in exemplars for text in shot))
 
 
-def _opening(system: str) -> str:
-    """Turn a system prompt into the beginning of a plain text."""
-    return f"{system}\n" if system.rstrip() == system != "" else system
+def _words(system: str) -> dict[str, Any]:
+    """Return a system prompt as the fields of a format: the message, and the beginning of a plain text."""
+    return {"system": system, "opening": f"{system}\n" if system.rstrip() == system != "" else system}
 
 
 def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[PromptFormat, Sequence[Shot]]:
@@ -271,7 +279,7 @@ def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[P
             raise UserError(f"prompt_format: {key}: {value!r} is not a text; write it in quotes")
     templates = {key: value for key, value in fields.items() if key != "exemplars"}
     templates.setdefault("system", "")
-    templates.setdefault("opening", _opening(templates["system"]))
+    templates = _words(templates["system"]) | templates
     if not isinstance(templates.get("chat", True), bool):
         raise UserError(f"prompt_format: chat: {templates['chat']!r} is not true or false")
     if "exemplars" in fields:

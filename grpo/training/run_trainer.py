@@ -197,7 +197,7 @@ class RunTrainer(LeanGRPOTrainer):
             super()._maybe_log_save_evaluate(*args, **kwargs)
         except GivenUp:  # `metric_for_best_model` has no value for this step
             step = self.state.global_step
-            say(f"note: no evaluation by eval_strategy at step {step}, since it was given up")
+            say(f"note: the evaluation at step {step} is given up, so this step cannot be the best")
             self.control.should_evaluate = False
             if step >= self.state.max_steps:
                 super()._maybe_log_save_evaluate(*args, **kwargs)

@@ -4,12 +4,14 @@ import json
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from ended import sending
+from helpers_programs import FSDP2, ZERO3, run_on_two, run_sharded_on_two
 from helpers_report import Page
-from helpers_runs import LEARNS
+from helpers_runs import LEARNS, ROOT
 from transformers import EarlyStoppingCallback
 
 import train_grpo
@@ -58,6 +60,11 @@ def weights(directory):
     return next((directory / name).read_bytes() for name in names if (directory / name).exists())
 
 
+def assert_same_answers(one, other):
+    one, other = ([json.loads(line)["completion"] for line in path.read_text().splitlines()] for path in (one, other))
+    assert one == other
+
+
 def assert_is_of(run, step, last, shown, metric="accuracy_lenient", newest=None):
     """All that a finished run says is of the weights of this step, and it has them."""
     assert weights(run) == weights(run / f"checkpoint-{step}")
@@ -73,11 +80,7 @@ def assert_is_of(run, step, last, shown, metric="accuracy_lenient", newest=None)
     given = {key: value for key, value in record["settings"].items() if key in ("dataset_name", "max_samples")}
     given |= {"max_completion_length": 24, "eval_samples": 6, "use_cpu": "true", "report_to": "none"}
     assert train_grpo.main([*argv, *(word for key, value in given.items() for word in (f"--{key}", str(value)))]) == 0
-    alone, after = (
-        [json.loads(line)["completion"] for line in Path(name).read_text().splitlines()]
-        for name in ("alone/completions_only.jsonl", run / "completions_after.jsonl")
-    )
-    assert alone == after
+    assert_same_answers(Path("alone/completions_only.jsonl"), run / "completions_after.jsonl")
     assert read("alone/eval_only.json")["accuracy_lenient"] == read(run / "eval_after.json")["accuracy_lenient"]
     assert tools.main(["compare", str(run), shutil.copytree(run, f"copy-{last}")]) == 0
 
@@ -103,6 +106,24 @@ def test_what_is_said_is_of_the_weights_that_are_saved(tiny_run, scripted, capsy
     metric = settings["metric_for_best_model"].removeprefix("eval/")
     newest = best if settings.get("save_strategy") == "best" else 6
     assert_is_of(Path("run"), best, 6, capsys.readouterr().out, metric, newest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [None, FSDP2, ZERO3], ids=["whole", "FSDP2", "ZeRO-3"])
+def test_two_processes_save_the_best_weights(tiny_run, file):
+    """Of equal values the first counts, and all answers are cut off."""
+    if file is ZERO3:
+        pytest.importorskip("deepspeed")
+    own = {"per_device_train_batch_size": "8", "max_steps": "3", "save_steps": "1", "eval_every": "1"}
+    argv = tiny_run(**BEST | own | {"metric_for_best_model": "truncated", "max_completion_length": "4"})
+    launch = partial(run_sharded_on_two, file=file) if file else run_on_two
+    launch(ROOT / "train_grpo.py", *argv)
+    run = Path("run")
+    assert weights(run) == weights(run / "checkpoint-1") != weights(run / "checkpoint-3")
+    assert read(run / "eval_after.json")["step"] == read(run / "run.json")["best_step"] == 1
+    argv += ["--eval_only", "true", "--model_name_or_path", "run", "--output_dir", "alone"]
+    assert train_grpo.main(argv) == 0
+    assert_same_answers(Path("alone/completions_only.jsonl"), run / "completions_after.jsonl")
 
 
 @pytest.mark.slow
