@@ -120,7 +120,7 @@ def assert_tools(run, newest, finished, other):
     """Compare counts only what the finished run has gained; X-ray and ask take no older step for this one."""
     status, shown = output_of(tools.main, "compare", run, other)
     row = shown.partition(f"  {run}")[2].partition(f"  {other}")[0]
-    assert status == 0 and row and ("->" in row) is finished and (" to " in row) is finished
+    assert status == 0 and row and ("→" in row) is finished and (" to " in row) is finished
     status, shown = output_of(tools.main, "xray", run)
     assert status == 0 and f"completions_{'after' if finished else 'before'}.jsonl: " in shown
     status, shown = output_of(tools.main, "ask", run, "What is 2 + 3?")
