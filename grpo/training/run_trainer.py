@@ -93,8 +93,7 @@ class RunTrainer(LeanGRPOTrainer):
         self._judge_failed, self._judge_fault = False, ""
         self._own_metrics: dict[str, float] = {}
         self.best_step: int | None = None
-        if self.args.generation_kwargs:
-            sampling_trial.run(self)
+        sampling_trial.run(self)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         stops_early = any(isinstance(callback, EarlyStoppingCallback) for callback in self.callback_handler.callbacks)

@@ -1,4 +1,4 @@
-"""Try the settings of `generation_kwargs` once before training, since libraries read them in the first rollout."""
+"""Try settings of sampling once before training, since libraries read them in the first rollout."""
 
 import copy
 import sys
@@ -12,23 +12,26 @@ TOKENS = 4  # to sample, beside those that the arguments demand
 
 
 def run(trainer: Any) -> None:
-    """Sample a few tokens with a RunTrainer's `generation_kwargs`. The random states are kept.
+    """Sample a few tokens if a RunTrainer has settings that `generate` or vLLM reads. The random states are kept.
 
     With vLLM only let it read them. With weights that FSDP2 or ZeRO-3 will divide, or with Unsloth, do not try.
 
     Raises:
         UserError: they do not work.
     """
-    given: dict[str, Any] = trainer.args.generation_kwargs
-    after = f"); change or drop {', '.join(given)}"
+    given: dict[str, Any] = trainer.args.generation_kwargs or {}
+    names = [name for name in ("generation_kwargs", "cache_implementation") if getattr(trainer.args, name)]
+    if not names:
+        return
+    before, after = " and ".join(names), f"); change or drop {', '.join(given) or 'it'}"
     if trainer.use_vllm:
-        with one_line("generation_kwargs: vLLM refuses them (", after):
+        with one_line(f"{before}: vLLM refuses them (", after):
             _read_by_vllm(given, trainer.max_completion_length)
     elif not sharding.divides_weights(trainer.args) and "unsloth" not in sys.modules:
-        with one_line("generation_kwargs: sampling fails with them (", after), random_states_kept():
+        with one_line(f"{before}: sampling fails (", after), random_states_kept():
             completions = _sample(trainer, max(given.get("min_new_tokens") or 0, given.get("min_length") or 0))
         if len(completions) != 2:
-            raise UserError(f"generation_kwargs: they make {len(completions)} completions of 2 prompts{after[1:]}")
+            raise UserError(f"{before}: {len(completions)} completions of 2 prompts{after[1:]}")
 
 
 def _read_by_vllm(given: dict[str, Any], limit: int) -> None:

@@ -1,6 +1,7 @@
-"""grpo/training/sampling_trial.py: arguments of `generate` that fail are one line before training."""
+"""grpo/training/sampling_trial.py: settings of `generate` that fail are one line before training."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +52,14 @@ def test_what_works_trains_as_if_it_had_not_been_tried(tiny_model, tmp_path, mon
     assert tried == completions() and all(10 <= len(ids) <= 24 for ids in tried)
 
 
+@pytest.mark.skipif(find_spec("optimum") is not None, reason="the cache's package is installed")
+def test_a_cache_that_is_not_installed_is_one_line_before_training(tiny_run, capsys):
+    assert train_grpo.main(tiny_run(cache_implementation="quantized")) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: cache_implementation: sampling fails (") and "quanto" in line
+    assert not Path("run").exists()
+
+
 @pytest.fixture
 def vllm(monkeypatch):
     """Stands for the package: what is read by its SamplingParams."""
@@ -67,7 +76,7 @@ def vllm(monkeypatch):
     ("given", "reason"), [({"stopp": "."}, "stopp"), ({"min_tokens": 99}, "min_tokens must be"), ({"stop": "."}, "")]
 )
 def test_vllm_reads_its_arguments_before_training(given, reason, vllm):
-    args = SimpleNamespace(generation_kwargs=given)
+    args = SimpleNamespace(generation_kwargs=given, cache_implementation=None)
     trainer = SimpleNamespace(args=args, use_vllm=True, max_completion_length=24)
     if not reason:
         return sampling_trial.run(trainer)
