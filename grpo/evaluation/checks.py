@@ -22,7 +22,9 @@ def about_best(plan: Plan) -> Iterator[Check]:
         return
     if config.script.eval_only or metric is None or not (config.own_metric or config.trl_evaluates):
         return
-    measured = ["format_strict", "format_soft", "truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
+    measured = ["truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
+    if plan.task.has_format:
+        measured = ["format_strict", "format_soft", *measured]
     if all(map(plan.task.can_judge, plan.data.held_out)):
         measured = ["accuracy_lenient", "accuracy_strict", *measured]
     found = re.fullmatch("rewards/(.+)/(mean|std)", metric)

@@ -372,3 +372,11 @@ def test_the_schema_names_the_columns_of_the_file(table, monkeypatch):
     monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "prepare", from_ticket)
     finding = table(rows=own)["schema"].finding
     assert finding == "question and answer by from_ticket, from the columns ticket, label"
+
+
+@pytest.mark.parametrize(("pattern", "status"), [("text", "error"), ("final", "ok")])
+def test_a_format_that_does_not_exist_chooses_no_checkpoint(pattern, status, table):
+    chooses = {"load_best_model_at_end": "true", "metric_for_best_model": "format_soft", "eval_every": "5"}
+    checks = table(rewards=["judge_reward_func"], answer_pattern=pattern, save_steps="5", max_steps="10", **chooses)
+    check = checks["metric_for_best_model" if status == "error" else "best checkpoint"]
+    assert check.status == status and "format_soft" in check.finding and "format_s" not in check.remedy
