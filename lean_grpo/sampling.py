@@ -180,3 +180,34 @@ def keeping_frozen_weights(sync_weights: Callable[[], None], model: Any) -> Call
             weight.data.copy_(value)
 
     return sync
+
+
+@contextlib.contextmanager
+def checked_batches(model: Any) -> Iterator[None]:
+    """Make transformers' `generate_batch`, TRL's continuous batching, lose neither weights nor completions.
+
+    TRL casts the weights in place for it, and would train the rounded ones; after this context they are as before.
+    `generate_batch` logs failed and missing completions and returns the rest, which TRL would train on.
+    """
+    weights = [(weight, weight.data) for weight in model.parameters()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    generate_batch = model.generate_batch
+
+    def checked(prompts: Sequence[Sequence[int]], *args: Any, **kwargs: Any) -> Any:
+        outputs = generate_batch(prompts, *args, **kwargs)
+        done = [output for output in outputs.values() if output.error is None]
+        if len(done) < len(prompts):
+            errors = [output.error for output in outputs.values() if output.error is not None]
+            reason = f": {errors[0]}" if errors else ", as its log says"
+            raise RuntimeError(f"continuous batching lost {len(prompts) - len(done)} of {len(prompts)} rows{reason}")
+        return outputs
+
+    model.generate_batch = checked
+    try:
+        yield
+    finally:
+        del model.generate_batch
+        for weight, data in weights:
+            weight.data = data
+        for module, before in buffers:
+            module._buffers.update(before)

@@ -176,8 +176,11 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
         """Sample with vLLM or `generate` like TRL, or with our sampler, which draws from the same distribution."""
         if self.use_vllm or self._samples_by_generate or images is not None:
-            gather = self.is_fsdp_enabled and not self.use_vllm  # vLLM gets the weights one by one
-            with sharding.whole(self) if gather else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if self.is_fsdp_enabled and not self.use_vllm:  # vLLM gets the weights one by one
+                    stack.enter_context(sharding.whole(self))
+                if self.use_transformers_continuous_batching:
+                    stack.enter_context(sampling.checked_batches(wrappers.unwrapped(self.model)))
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         limit, drawn = cast(int, self.max_completion_length), Sampling.of(self)
         # the loss is computed under this autocast, too; an adapter's base model alone would not be

@@ -7,6 +7,7 @@ import torch
 from helpers_runs import DEMO
 from helpers_trainer import make_trainer
 from peft import LoraConfig
+from transformers.generation.continuous_batching.requests import GenerationOutput
 from trl import GRPOTrainer
 
 from lean_grpo import LeanGRPOTrainer, sampling
@@ -153,3 +154,45 @@ def test_rollouts_compute_like_the_loss(make):
     base.lm_head.register_forward_hook(lambda module, inputs, logits: seen.add(logits.dtype))
     sample(trainer, [[5, 6, 7], [8, 9]])
     assert seen == {torch.bfloat16} and base.lm_head.weight.dtype == torch.float32
+
+
+# --- Continuous batching
+
+
+@pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj"])], ids=["all", "adapter"])
+def test_continuous_batching_keeps_the_weights(adapter, make, ids):
+    """TRL casts them to bfloat16 in place, and with them what AdamW knows; buffers, too."""
+    small = {"num_blocks": 16, "max_batch_tokens": 256, "page_size": 32}
+    trainer = make(
+        bf16=True, use_transformers_continuous_batching=True, transformers_continuous_batching_config=small,
+        peft=adapter, max_completion_length=4,
+    )  # fmt: skip
+    before = {
+        name: tensor.clone() for name, tensor in [*trainer.model.named_parameters(), *trainer.model.named_buffers()]
+    }
+    cast = []
+    trainer.model.get_output_embeddings().register_forward_hook(lambda module, *_: cast.append(module.weight.dtype))
+    found = sample(trainer, ids)
+    after = dict([*trainer.model.named_parameters(), *trainer.model.named_buffers()])
+    assert set(cast) == {torch.bfloat16}  # as TRL samples
+    assert all(
+        torch.equal(after[name], tensor) and after[name].dtype == tensor.dtype for name, tensor in before.items()
+    )
+    assert "generate_batch" not in vars(trainer.model) and len(found) == len(ids)
+
+
+@pytest.mark.parametrize("kind", ["failed", "missing"])
+def test_continuous_batching_that_loses_rows_raises(kind, make, ids, monkeypatch):
+    def generate_batch(self, prompts, **kwargs):
+        outputs = {index: GenerationOutput(str(index), generated_tokens=[5]) for index in range(len(prompts))}
+        if kind == "failed":
+            outputs[3].error = "CUDA out of memory"
+        else:
+            del outputs[3]
+        return outputs
+
+    trainer = make(use_transformers_continuous_batching=True)
+    monkeypatch.setattr(type(trainer.model), "generate_batch", generate_batch)
+    reason = ": CUDA out of memory" if kind == "failed" else ", as its log says"
+    with pytest.raises(RuntimeError, match=f"^continuous batching lost 1 of 12 rows{reason}$"):
+        sample(trainer, ids)
