@@ -109,7 +109,7 @@ def test_a_resumed_optimizer_follows_the_settings(tiny_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch):
+def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch, capsys):
     written = []
 
     def fail_at_the_second(self, directory):
@@ -118,8 +118,8 @@ def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Trainer, "_save_scaler", fail_at_the_second)
-    with pytest.raises(OSError, match="Input/output error"):
-        train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3"}))
+    assert train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3"})) == 2  # this file is a user's
+    assert "Input/output error" in capsys.readouterr().err
     assert [path.name for path in checkpoints.list_all(Path("run"))] == ["checkpoint-1"]
     assert checkpoints.problem_with(Path("run/checkpoint-1")) is None
 
