@@ -1,5 +1,6 @@
 """A command's start: help and a missing package are answered before libraries are imported."""
 
+import io
 import os
 import shutil
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from helpers_runs import ROOT
+
+import train_grpo
 
 
 def python(*words, directory=ROOT, **environment):
@@ -48,6 +51,14 @@ runpy.run_path("{script}", run_name="__main__")
 def test_ctrl_c_during_the_first_imports_is_one_line(script, module):
     done = python("-c", INTERRUPTED.format(script=script, module=module), PYTHONPATH=str(ROOT))
     assert (done.returncode, done.stderr) == (130, "Interrupted\n")
+
+
+def test_a_run_under_an_ascii_terminal_shows_escapes(tiny_run, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert train_grpo.main(tiny_run(dry_run="true", eval_samples="4")) == 0
+    sys.stdout.flush()
+    assert rb"\xd7 2 generations" in written.getvalue() and written.getvalue().isascii()
 
 
 def test_a_copied_script_without_its_packages_is_one_line():

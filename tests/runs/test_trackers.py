@@ -183,3 +183,7 @@ def test_a_run_logs_to_both_without_a_key(tiny_run):
     assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
     assert [event.step for event in events.Scalars(ACCURACY)] == [0, 1, 2]  # the last one before trackers end
     assert not [path for path in Path.cwd().rglob("*") if path.is_file() and b"planted-" in path.read_bytes()]
+    argv = [*argv, "--max_steps", "3", "--report_to", "wandb", "--resume_from_checkpoint", "auto"]
+    assert command(ROOT / "train_grpo.py", argv, HOME=str(Path("home").absolute())).returncode == 0
+    both = [path.name.rpartition("-")[2] for path in Path("wandb").glob("offline-run-*")]
+    assert len(both) == 2 and len(set(both)) == 1

@@ -197,16 +197,17 @@ BY_GENERATE = {"repetition_penalty": "1.1"}
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_size": "8"}
 # After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
 MOMENTS = {
-    "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "this evaluation"),
-    "rewards of answers": ({"eval_every": "2"}, "grpo.rewarding.probe.scores", 2, "this evaluation"),
-    "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "this rollout"),
+    "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "giving up this evaluation"),
+    "rewards of answers": ({"eval_every": "2"}, "grpo.rewarding.probe.scores", 2, "giving up this evaluation"),
+    "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "giving up this rollout"),
     "a rollout by generate": (
         {"repetition_penalty": "1.1"},
         "transformers.GenerationMixin.generate",
         3,
         "this rollout",
     ),
-    "TRL's evaluation": (BY_STEPS, "lean_grpo.sampling.complete", 3, "this evaluation"),
+    "a checkpoint": ({"save_steps": "2"}, "grpo.runs.checkpoints.seal", 1, "finishing this rollout's steps"),
+    "TRL's evaluation": (BY_STEPS, "lean_grpo.sampling.complete", 3, "giving up this evaluation"),
 }
 
 
@@ -238,7 +239,7 @@ def test_a_signal_ends_work_that_is_repeated(tiny_run, monkeypatch, capfd, momen
     with monkeypatch.context() as patched:
         patched.setattr(pydoc.locate(owner), attribute, interrupted)
         assert train_grpo.main(flags) == 143
-    assert len(calls) == call and f"SIGTERM: giving up {work}, then saving" in capfd.readouterr().err
+    assert len(calls) == call and f"SIGTERM: {work}, then saving" in capfd.readouterr().err
     assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), []) and status() == "interrupted by SIGTERM"
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     assert_same(trained("run"), trained("whole"))
