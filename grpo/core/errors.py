@@ -79,7 +79,7 @@ def run_main(run: Callable[[], int]) -> int:
         return _end_in(str(error))
     except Exception as error:
         if line := LOST if is_process_lost(error) else users_mistake(error):
-            return _end_in(line)
+            return _end_in(str(UserError(line)))
         raise
 
 

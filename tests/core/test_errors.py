@@ -65,7 +65,7 @@ RAISED = {
 @pytest.mark.parametrize("case", RAISED)
 def test_a_mistake_in_the_users_code_is_one_line(case, capsys):
     frames, users = RAISED[case]
-    error, run = NameError("name 'lerning_rate' is not defined"), None
+    error, run = NameError("name 'lerning_rate'\n  is not defined"), None
     for file, name in frames:
         run = raising_in(file, error, run, name)
     script = raising_in("/home/me/train_grpo.py", error, run, "main")
@@ -75,7 +75,7 @@ def test_a_mistake_in_the_users_code_is_one_line(case, capsys):
         return
     assert run_main(script) == 2
     name = Path(frames[-1][0]).name
-    assert capsys.readouterr().err == f"error: NameError: {error} ({name}:2)\n"
+    assert capsys.readouterr().err == f"error: NameError: name 'lerning_rate' is not defined ({name}:2)\n"
 
 
 def test_a_users_file_with_a_syntax_error_is_named(capsys):
