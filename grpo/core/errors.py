@@ -121,7 +121,7 @@ def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ..
     """
     try:
         yield
-    except UserError:
+    except (UserError, BrokenPipeError):  # a closed pipe is no mistake: run_main
         raise
     except kinds as error:
         if is_out_of_memory(error):

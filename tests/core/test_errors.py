@@ -107,6 +107,8 @@ def test_what_a_library_says_is_quoted_in_one_line():
         raise KeyError("x")
     with pytest.raises(ZeroDivisionError), one_line(kinds=(ValueError,)):
         raise ZeroDivisionError("a bug")
+    with pytest.raises(BrokenPipeError), one_line(kinds=(OSError,)):  # as in `| head`
+        raise BrokenPipeError
     with pytest.raises(RuntimeError, match="out of memory"), one_line("m does not load ("):
         raise RuntimeError("CUDA out of memory")
 
