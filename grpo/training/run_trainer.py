@@ -332,14 +332,19 @@ class RunTrainer(LeanGRPOTrainer):
         """The optimizer step of the weights: the last, or that of the best checkpoint once it is loaded."""
         return self.state.global_step if self.best_step is None else self.best_step
 
+    @property
+    def _keeps_the_best(self) -> bool:
+        """True if the best checkpoint is kept; otherwise a metric may still end training early."""
+        return bool(self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST)
+
     def consider_checkpoint(self) -> None:
         """Evaluate the checkpoint that training resumes from, if its run ended before that."""
         self._determine_best_metric(self.evaluate(), None)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Like transformers', but only a step with a checkpoint can be the best. Return True to save one."""
+        """Like transformers', but only a step with a checkpoint can be the best to keep. Return True to save one."""
         step, name = self.state.global_step, self.args.metric_for_best_model
-        saves = self.control.should_save or checkpoints.is_sealed(self._checkpoint(step))
+        saves = self.control.should_save or checkpoints.is_sealed(self._checkpoint(step)) or not self._keeps_the_best
         if self.args.save_strategy == SaveStrategy.BEST:
             saves |= self.at_boundary or step >= self.state.max_steps
         if name and metrics.get(f"eval_{name}") is None:
@@ -351,7 +356,7 @@ class RunTrainer(LeanGRPOTrainer):
     def _init_training_state(self, *args: Any) -> Any:
         """Like transformers', but find the best checkpoint beside the resumed one, where it was moved with its run."""
         counts, resumed = super()._init_training_state(*args), args[3]
-        if resumed is not None and (best := self.state.best_global_step):
+        if resumed is not None and self._keeps_the_best and (best := self.state.best_global_step):
             beside = Path(resumed).with_name(f"checkpoint-{best}")
             earlier = self.state.best_model_checkpoint
             if checkpoints.is_sealed(beside):

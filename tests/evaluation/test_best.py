@@ -166,6 +166,12 @@ def test_an_early_stop_by_the_runs_own_accuracy(tiny_run, scripted, monkeypatch,
     shown = capsys.readouterr().out
     assert_is_of(Path("run"), 2, 6, shown)
     assert "A callback ended training at step 6 of 8" in shown
+    # no checkpoint is needed for it, and the last weights are kept where the best are not asked for
+    apart = {"load_best_model_at_end": "false", "save_steps": "100", "output_dir": "apart"}
+    assert train_grpo.main(tiny_run(**BEST | {"max_steps": "8"} | apart)) == 0
+    assert read("apart/run.json")["step"] == read("apart/eval_after.json")["step"] == 6
+    assert "best_step" not in read("apart/run.json") and weights(Path("apart")) == weights(Path("apart/checkpoint-6"))
+    capsys.readouterr()
     none = tiny_run(**LEARNS, output_dir="other", eval_samples="2")
     assert train_grpo.main(none) == 2
     error = capsys.readouterr().err
