@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from grpo.runs.files import read_record
 
 OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
 TRLS, CALLED_BY_TRL = (grpo_trainer, profiling), ("wandb", "trackio", "mlflow")
+BEGUN: set[str] = set()  # W&B runs of this process that the user has not begun: W&B would add the next run to them
 WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
 
@@ -110,6 +112,8 @@ def wandb_id(training: GRPOConfig) -> str | None:
     output, checkpoint = Path(training.output_dir or ""), training.resume_from_checkpoint
     resumes = checkpoint and Path(checkpoint).parent.resolve() == output.resolve()  # elsewhere it is another run
     earlier = read_record(output, "wandb_id") if resumes else None
+    if wandb.run is not None and wandb.run.id in BEGUN - {earlier}:
+        wandb.finish()
     begun = wandb.run.id if wandb.run is not None else None
     return begun or os.environ.get("WANDB_RUN_ID") or earlier or secrets.token_hex(4)
 
@@ -122,6 +126,8 @@ def resuming_wandb(run_id: str | None) -> Iterator[None]:
         given["WANDB_RESUME"] = "allow"
     missing = {name: value for name, value in given.items() if name not in os.environ}
     os.environ.update(missing)
+    if run_id and sys.modules["wandb"].run is None:
+        BEGUN.add(run_id)
     try:
         yield
     finally:

@@ -154,6 +154,12 @@ def test_a_resumed_run_keeps_its_wandb_run(monkeypatch, tmp_path):
     with trackers.resuming_wandb("first"):
         assert os.environ["WANDB_RESUME"] == "allow"
     assert not {"WANDB_RUN_ID", "WANDB_RESUME"} & os.environ.keys()
+    monkeypatch.setattr(wandb, "finish", lambda: monkeypatch.setattr(wandb, "run", None))
+    for run_id, kept in (("first", False), ("the user's", True)):  # left by an earlier run of this process
+        monkeypatch.setattr(wandb, "run", SimpleNamespace(id=run_id))
+        assert (trackers.wandb_id(training(checkpoint="run/checkpoint-2")) == "first") is not kept
+        assert (trackers.wandb_id(training()) == run_id) is kept and (wandb.run is not None) is kept
+    monkeypatch.setattr(wandb, "run", None)
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
     assert trackers.wandb_id(training(checkpoint="run/checkpoint-2")) == "mine"
 
