@@ -3,6 +3,7 @@
     python benchmarks/counted.py step         ours beside stock TRL's
     python benchmarks/counted.py preflight    preflight's estimate beside the counted peak
     python benchmarks/counted.py fits         what fits on which GPUs, by that estimate
+    python benchmarks/counted.py sampling     a token step without vLLM: operations, host time, bytes; a rollout
 
 Counted, not timed. Memory: the most bytes of tensors that are alive at once, without the CUDA context and what an
 allocator keeps unused. Work: floating point operations of matrix products. Those of attention are 4 × the hidden size
@@ -12,18 +13,24 @@ stock computes padding, too. The old log-probabilities (a forward of both with v
 step       64 completions of 4 prompts, in stock's micro-batches of 16. The recipe: prompts of 70 to 130 tokens,
            lengths lognormal with mean 200 and sigma 0.4, cut at 786. Long prompts: 1,000 tokens, completions of 100
 preflight  two full packs of 8,192 tokens. 8-bit states are allocated as bitsandbytes does, and not updated
+sampling   a model with as many layers and heads, but narrow, so that the host's time is nearly all; it is that of a
+           CPU, without CUDA's launches. Operations are those that compute, each at least one kernel. Memory and recordings: 64 rows
+           of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
 fits       HYPERPARAMETERS and the flags that you give: a device samples 64 completions of 786 tokens after prompts of
            256, without vLLM. The smallest GPU that has a tenth of its memory left
 """
 
 import argparse
 import contextlib
+import logging
 import math
 import random
+import threading
+import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -35,14 +42,16 @@ from speed import print_table, random_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.generation import ContinuousBatchingConfig
 from trl import get_peft_config
 from trl.kernels import chunked_logprob
 
 from grpo.config.configure import configure
 from grpo.core.settings import Config
 from grpo.policy import memory
-from lean_grpo import attention, packing
+from lean_grpo import attention, decoding, packing, wrappers
+from lean_grpo import sampling as sampler
 from lean_grpo.packing import Row
 from train_grpo import HYPERPARAMETERS
 
@@ -262,6 +271,154 @@ def fits(flags: Sequence[str]) -> None:
     print_table(["GB a device: GPU", "one GPU", "4 GPUs, FSDP2", "8 GPUs, FSDP2"], cells)
 
 
+# --- Sampling
+
+PEAKS = {"A100": 2.04e12, "H100": 3.35e12}  # bytes a second
+SETTINGS = "bfloat16", "under autocast", "with LoRA, under autocast"  # bfloat16 weights
+STEPS = 8, 24  # tokens of two rollouts; their difference has no prompts
+ROWS = 8
+
+
+class Launches(TorchDispatchMode):
+    """Count operations that compute something: neither views nor allocations."""
+
+    found = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Launches.found += not func.is_view and not func.overloadpacket.__name__.startswith(
+            ("empty", "new_empty", "_unsafe_view")
+        )
+        return func(*args, **(kwargs or {}))
+
+
+def narrow(size: str, setting: str) -> Any:
+    """A model with as many layers and heads, whose computing takes next to nothing."""
+    model_config = random_config(size)
+    model_config.hidden_size, model_config.intermediate_size = 8 * model_config.num_attention_heads, 128
+    model_config.vocab_size = 512
+    model: Any = AutoModelForCausalLM.from_config(model_config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    adapter = settings("--use_peft", str("LoRA" in setting).lower()).model
+    if peft_config := get_peft_config(adapter):
+        model = get_peft_model(model, peft_config)
+    return model.eval()
+
+
+def by_ours(model: Any, tokens: int) -> None:
+    pads: Any = SimpleNamespace(pad_token_id=0)
+    sampler.complete(model, pads, ROWS * [[5, 6, 7]], [], tokens, sampler.Sampling())
+
+
+def by_generate(model: Any, tokens: int) -> None:
+    ids = torch.tensor(ROWS * [[5, 6, 7]])
+    options = {"do_sample": True, "top_k": 0, "pad_token_id": 0, "eos_token_id": None}
+    model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, **options)
+
+
+def by_continuous_batching(model: Any, tokens: int) -> None:
+    config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=tokens, pad_token_id=0, eos_token_id=-1)
+    small = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=256, page_size=32)
+    outputs = model.generate_batch(ROWS * [[5, 6, 7]], generation_config=config, continuous_batching_config=small)
+    assert all(len(output.generated_tokens) == tokens for output in outputs.values())
+
+
+WAYS = {"ours, eager": by_ours, "generate": by_generate, "continuous batching": by_continuous_batching}
+
+
+def token_step(way: Callable[[Any, int], None], model: Any, setting: str) -> tuple[float, float]:
+    """Operations of a token step, and the milliseconds of a CPU that the host needs for them."""
+    plain = threading.Thread.run
+
+    def run(thread: threading.Thread) -> None:
+        with Launches():  # modes belong to a thread, and continuous batching has its own
+            plain(thread)
+
+    counts, times = [], []
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled="autocast" in setting):
+        way(model, 2)
+        for tokens in STEPS:
+            taken = []
+            for _ in range(3):
+                start = time.process_time()
+                way(model, tokens)
+                taken.append(time.process_time() - start)
+            times.append(min(taken))
+            Launches.found = 0
+            with Launches(), patch.object(threading.Thread, "run", run):
+                way(model, tokens)
+            counts.append(Launches.found)
+    steps = STEPS[1] - STEPS[0]
+    return (counts[1] - counts[0]) / steps, 1e3 * (times[1] - times[0]) / steps
+
+
+def beside_a_graph(model: Any) -> int:
+    """Operations that a replayed step starts one by one: tokens, ends, the draw."""
+    decoder = decoding.Decoder(wrappers.base_of(model), str(sampler.cache_argument(wrappers.base_of(model))), [2], 9)
+    with torch.no_grad():
+        logits = decoder.read([[5, 6, 7]], [0] * ROWS, 0)
+        Launches.found = 0
+        with patch.object(decoder, "_compute", lambda: logits), Launches():
+            decoder.step(sampler.Sampling().draw(logits))
+    return Launches.found
+
+
+def recordings(rows: Sequence[Row]) -> int:
+    """Graphs of a rollout: one for each width of the buffers with more than one step."""
+    first, last = (max(len(row[0]) for row in rows), max(len(row[0]) + len(row[1]) - 1 for row in rows))
+    ends = [*range(decoding.rounded_up(first + 1, decoding.ROOM), last, decoding.ROOM), last]
+    return sum(end - start > 1 for start, end in pairwise([first, *ends]))
+
+
+def rollout_peak(model_config: Any, rows: int = 64, prompt: int = 256, limit: int = 786) -> float:
+    """GB at the peak of a rollout whose rows all reach the limit, without the weights."""
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(model_config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    with FakeTensorMode(allow_non_fake_inputs=True), Counter() as counter, torch.no_grad(), autocast:
+        model.to_empty(device="cpu").tie_weights()
+        weights = counter.peak = counter.live
+        decoder = decoding.Decoder(model, str(sampler.cache_argument(model)), [2], limit)
+        logits = decoder.read([[number] * prompt for number in range(4)], [row * 4 // rows for row in range(rows)], 0)
+        while True:  # one step in each width of the buffers
+            decoder.ids.copy_(sampler.Sampling().draw(logits)[:, None])
+            logits = decoder._compute(fixed=True)
+            decoder.place.used = decoder.mask.shape[1]
+            if decoder.place.used >= prompt + limit - 1:
+                return (counter.peak - weights) / 1e9
+            decoder.keep(torch.arange(rows))
+
+
+def sampling(given: argparse.Namespace) -> None:
+    """A row for each way to sample."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    models = {setting: narrow(given.model, setting) for setting in SETTINGS}
+    cells = []
+    for name, way in WAYS.items():
+        steps = [token_step(way, model, setting) for setting, model in models.items()]
+        cells.append([name, *(f"{count:,.0f}, {host:.1f} ms" for count, host in steps)])
+    cells.insert(1, ["ours, as a graph", *(f"1 + {beside_a_graph(model)}" for model in models.values())])
+    print_table([f"{given.model}: operations and host time of a token step", *SETTINGS], cells)
+
+    model_config = random_config(given.model)
+    shape = memory.shape(model_config)
+    drawn = [rollout((256, 256), seed=seed) for seed in range(5)]
+    at_limit = rollout((256, 256), HYPERPARAMETERS["max_completion_length"])
+    cells = []
+    for width in (384, 1056):
+        moved = 2.0 * (shape.parameters + 64 * width * shape.layers * 2 * shape.key_value)
+        cells.append([f"{width:,}", f"{moved / 1e9:.2f}", *(f"{1e3 * moved / rate:.1f}" for rate in PEAKS.values())])
+    headings = "GB that a step reads", *(f"{gpu}, ms at least" for gpu in PEAKS)
+    print_table(["64 rows, positions of the buffers", *headings], cells)
+
+    config = settings()
+    estimated = 64 * memory.row_bytes(shape, config.training, config.model, 256 + 786) / 1e9
+    print(f"recordings in a rollout: {sorted(map(recordings, drawn))} as drawn, {recordings(at_limit)} at the limit")
+    counted = rollout_peak(model_config)
+    print(
+        f"peak of a rollout at the limit, without weights: {counted:.2f} GB; preflight's estimate: {estimated:.2f} GB"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
@@ -270,13 +427,15 @@ def main() -> None:
     options.add_argument("--draws", type=int, default=5, help="rollouts of the recipe's lengths")
     options = commands.add_parser("preflight")
     options.add_argument("--models", nargs="+", default=["0.5B", "1.5B", "3B", "7B"], help="as for step")
+    options = commands.add_parser("sampling")
+    options.add_argument("--model", default="1.5B", help="as for step")
     commands.add_parser("fits", help="followed by flags of train_grpo.py")
     given, flags = parser.parse_known_args()
     if given.what == "fits":
         return fits(flags)
     if flags:
         parser.error(f"unrecognized arguments: {' '.join(flags)}")
-    (step if given.what == "step" else preflight)(given)
+    {"step": step, "preflight": preflight, "sampling": sampling}[given.what](given)
 
 
 if __name__ == "__main__":

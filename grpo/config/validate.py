@@ -53,7 +53,7 @@ CHOICES = {
 HARMFUL = {
     "remove_unused_columns": "removes the columns that rewards read, gold answers among them",
     "neftune_noise_alpha": "adds noise to training's log-probabilities that the sampled completions did not have",
-    "use_transformers_continuous_batching": "seeds the process anew in each rollout, so that no run can be repeated",
+    "use_transformers_continuous_batching": "draws other samples for the same seed, so that no run can be repeated",
     "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
 }
 # Settings of other trainers' samplers and losses, with the value that changes nothing, and a reason

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from trl import GRPOConfig, ModelConfig
 
 from grpo.policy.loading import loaded_whole
+from lean_grpo import decoding
 from lean_grpo.sampling import adapted_weights
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
@@ -151,8 +152,7 @@ def memory(
     length = prompt_length + (training.max_completion_length or 0)
     tokens = training.per_device_train_batch_size * length
     tokens = min(tokens, max(pack_tokens, length)) if pack_tokens else tokens
-    row: float = length * shape.layers * 2 * shape.key_value * forward_bytes(training, model)  # a completion's cache …
-    row += shape.vocabulary * (forward_bytes(training, model) + 12.0)  # … and logits
+    row = row_bytes(shape, training, model, length)
     vllm = {"vLLM": training.vllm_gpu_memory_utilization * device_memory} if training.use_vllm else {}
     between_rollouts = {} if training.vllm_enable_sleep_mode else vllm
     # on a GPU, torch.optim.AdamW takes the root of all second moments at once unless it is fused
@@ -172,6 +172,12 @@ def memory(
         {**between_rollouts, **sampler, "evaluation": answers * row},
     )
     return kept | max(moments, key=lambda parts: sum(parts.values()))
+
+
+def row_bytes(shape: Shape, training: GRPOConfig, model: ModelConfig, length: int) -> float:
+    """Return the bytes of a row of this length while it is sampled: keys and values, and logits while it is drawn."""
+    number, positions = forward_bytes(training, model), decoding.rounded_up(length, decoding.ALIGNED)
+    return float(positions * shape.layers * 2 * shape.key_value * number + shape.vocabulary * (number + 20))
 
 
 def forward_bytes(training: GRPOConfig, model: ModelConfig) -> int:

@@ -87,6 +87,15 @@ def test_the_least_does_not_depend_on_completions(adapter, beta):
     assert bool(least["reference model"]) == (beta > 0 and adapter is None)
 
 
+def test_the_estimate_of_a_rollout_is_what_is_counted():
+    """64 rows that all reach the limit, to a tenth."""
+    model_config = speed.random_config("1.5B")
+    model_config.num_hidden_layers = 6
+    training, model = on_a_gpu(checkpointing=True)
+    estimated = 64 * memory.row_bytes(memory.shape(model_config), training, model, 256 + 786)
+    assert estimated / 1e9 == pytest.approx(counted.rollout_peak(model_config), rel=0.1)
+
+
 def test_adamws_roots_and_vllms_copies_of_frozen_weights_count():
     config = counted.settings("--use_peft", "true", use_vllm=True, vllm_gpu_memory_utilization=0.9)
     rollouts = {"rollout_per_device": 64, "prompt_length": 256, "device_memory": 10**12}
