@@ -14,8 +14,8 @@ step       64 completions of 4 prompts, in stock's micro-batches of 16. The reci
            lengths lognormal with mean 200 and sigma 0.4, cut at 786. Long prompts: 1,000 tokens, completions of 100
 preflight  two full packs of 8,192 tokens. 8-bit states are allocated as bitsandbytes does, and not updated
 sampling   a model with as many layers and heads, but narrow, so that the host's time is nearly all; it is that of a
-           CPU, without CUDA's launches. Operations are those that compute, each at least one kernel. Memory and recordings: 64 rows
-           of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
+           CPU, without CUDA's launches. Operations are those that compute, each at least one kernel. Memory and
+           recordings: 64 rows of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
 fits       HYPERPARAMETERS and the flags that you give: a device samples 64 completions of 786 tokens after prompts of
            256, without vLLM. The smallest GPU that has a tenth of its memory left
 """
