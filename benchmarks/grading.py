@@ -2,7 +2,7 @@
 
     python benchmarks/grading.py [FILE.jsonl …]
 
-The pairs are tests/data/answers.txt and files with lines of `text`, `gold` and `right`. A false right pays a wrong
+The pairs are exact_answers/cases.txt and files with lines of `text`, `gold` and `right`. A false right pays a wrong
 answer in training; a false wrong leaves a right one unpaid.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="lines of text, gold, right")
     parser.add_argument("--show", action="store_true", help="print each false verdict of ours")
     options = parser.parse_args()
-    sources = {"tests/data/answers.txt": list(table(ROOT / "tests/data/answers.txt"))}
+    sources = {"exact_answers/cases.txt": list(table(ROOT / "tests/data/answers.txt"))}
     sources |= {path.name: [pair(line) for line in path.read_text("utf-8").splitlines()] for path in options.files}
     print("| pairs | | rule | false rights | false wrongs | seconds | longest |\n|---|---|---|---|---|---|---|")
     for source, pairs in sources.items():

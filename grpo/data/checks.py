@@ -11,13 +11,14 @@ from typing import Any
 from peft import PeftConfig
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from exact_answers import formulas
+from exact_answers.verdict import kind_of
 from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.dataset import Data
 from grpo.data.remedies import PREPARE, reader_of
-from grpo.task import formulas, prompts
-from grpo.task.answers import kind_of
+from grpo.task import prompts
 from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task

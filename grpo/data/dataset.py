@@ -13,13 +13,13 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from exact_answers.verdict import same_answer
 from grpo.core.errors import UserError, fault_of, one_line
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, visible
 from grpo.data.files import Row, Splits, parsed
 from grpo.data.remedies import check_columns, why_none
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
-from grpo.task.answers import same_answer
 from grpo.task.gold import (
     alternatives,
     gold_answer,

@@ -8,6 +8,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from exact_answers.verdict import extract_answer
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
 from grpo.policy import answering
@@ -17,7 +18,6 @@ from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.files import read_prompt
 from grpo.task import prompts
-from grpo.task.answers import extract_answer
 from grpo.task.given import how_read
 from grpo.task.prompts import PromptFormat
 

@@ -17,6 +17,7 @@ from typing import Any
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from exact_answers.verdict import is_right
 from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
@@ -28,7 +29,6 @@ from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, results
 from grpo.runs.record import without_nan
 from grpo.runs.run import Run
-from grpo.task.answers import is_right
 from grpo.task.given import how_read
 from grpo.task.prompts import tokenize
 from grpo.task.task import Task

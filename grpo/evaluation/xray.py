@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from exact_answers.verdict import is_right
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import decimals, printable, short_name, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
 from grpo.runs import files
-from grpo.task.answers import is_right
 from grpo.task.given import how_read, most_given
 from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
 from grpo.task.prompts import XML, PromptFormat

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from exact_answers.verdict import extract_answer
 from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean, fault_of, one_line
 from grpo.core.fingerprint import innermost
 from grpo.core.settings import Config
 from grpo.rewarding.more import MORE
 from grpo.task import prompts
-from grpo.task.answers import extract_answer
 from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Self
 
+from exact_answers.verdict import find_answer
 from grpo.core.text import visible
-from grpo.task.answers import find_answer
 from rewards import Gold, extract_hash_answer
 
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from exact_answers.verdict import check_pattern, extract_answer
 from grpo.core import fingerprint
 from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError, did_you_mean
-from grpo.task.answers import check_pattern, extract_answer
 from rewards import THINK_FORMAT, XML_COT_FORMAT, template_parts
 
 if TYPE_CHECKING:

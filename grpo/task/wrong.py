@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from grpo.task.answers import kind_of, same_answer
+from exact_answers.verdict import kind_of, same_answer
 from grpo.task.gold import Written, alternatives
 from rewards import Gold
 

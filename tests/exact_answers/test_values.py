@@ -1,4 +1,4 @@
-"""The lenient rule judges as tests/data/answers.txt says, numbers by their values, and any text in bounded time."""
+"""The lenient rule judges as exact_answers/cases.txt says, numbers by their values, and any text in bounded time."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ from helpers_texts import ANY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exact_answers.verdict import ANSWER_PATTERNS, check_pattern
 from grpo.task import extract_answer, is_right
-from grpo.task.answers import ANSWER_PATTERNS, check_pattern
 from rewards import extract_hash_answer
 
 XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
@@ -22,7 +22,7 @@ XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
 def table():
     """The pairs of the file: by gold answer, texts and whether they are right."""
     found: dict[str, list[tuple[str, bool]]] = {}
-    for line in (ROOT / "tests/data/answers.txt").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "exact_answers/cases.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("="):
             pairs = found.setdefault(line[2:], [])
         elif line.startswith(("+", "-")):

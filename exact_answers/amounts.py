@@ -8,8 +8,6 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from grpo.task import arithmetic
-
 MAX_LENGTH = 200  # most characters of a number or a formula
 
 # --- Units --------------------------------------------------------------------------------------------------------
@@ -187,6 +185,8 @@ def read_number(text: str) -> Number | None:
     text = re.sub(r"^(-?[0-9]+) and (?=[0-9]+/[0-9]+$)", r"\1 ", text)
     if number := NUMBER.fullmatch(text):
         return number_of(number, unit)
+    from grpo.task import arithmetic  # here: that folder imports this one
+
     value = arithmetic.value(joined(text.replace("$", "")))
     if value is None:
         return number_word(text)

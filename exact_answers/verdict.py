@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from grpo.task.formulas import NO_FORMULA, both_cases, is_formula, read, same
-from grpo.task.numbers import (
+from exact_answers.amounts import (
     NUMBER,
     OTHER_WORDS,
     SHORT_UNITS,
@@ -22,7 +21,8 @@ from grpo.task.numbers import (
     unit_of,
     with_slashes,
 )
-from grpo.task.writing import clean
+from exact_answers.formulas import NO_FORMULA, both_cases, is_formula, read, same
+from exact_answers.writing import clean
 from rewards import extract_xml_answer
 
 # Named answer patterns; a template such as "Final: {answer}" works, too

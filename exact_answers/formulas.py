@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from grpo.task.numbers import MAX_LENGTH, Number, joined, read_number, split_unit, without_unit
+from exact_answers.amounts import MAX_LENGTH, Number, joined, read_number, split_unit, without_unit
 
 MAX_EXPRESSION = 100  # most characters of a formula
 # Functions with the same name in sympy and mpmath
