@@ -1,16 +1,18 @@
-"""Is grading fair: our lenient rule beside math-verify's `verify` on pairs whose verdict is known.
+"""Is grading fair: exact_answers beside math-verify's `verify` on pairs whose verdict is known.
 
-    python benchmarks/grading.py [FILE.jsonl …]
+    python benchmarks/grading.py [FILE.jsonl …] [--solutions FILE.jsonl …]
 
 The pairs are exact_answers/cases.txt and files with lines of `text`, `gold` and `right`. A false right pays a wrong
-answer in training; a false wrong leaves a right one unpaid.
+answer in training; a false wrong leaves a right one unpaid. Solutions are lines of `answer` that end in `#### n`: each
+is graded in five forms against its own answer and the next one's, and once without its mark, as a model reasons.
 """
 
 import argparse
 import json
-import logging
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +20,16 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo.task import is_right  # noqa: E402
+from exact_answers import extract_answer, grade, is_right  # noqa: E402
+from exact_answers.__main__ import math_verify  # noqa: E402
+
+FORMS = (
+    "{solution}",
+    "<reasoning>\nr\n</reasoning>\n<answer>\n{gold}\n</answer>\n",
+    r"So it is $\boxed{{{gold}}}$.",
+    "The answer is {gold}.",
+    "{gold}",
+)
 
 
 class Pair(NamedTuple):
@@ -28,16 +39,20 @@ class Pair(NamedTuple):
 
 
 def main() -> None:
-    """Print one line for each source of pairs and each rule."""
+    """Print one line for each source of pairs and each rule, then what solutions say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="lines of text, gold, right")
+    parser.add_argument("--solutions", nargs="*", type=Path, default=[], help="lines of answer, such as GSM8K's")
     parser.add_argument("--show", action="store_true", help="print each false verdict of ours")
     options = parser.parse_args()
-    sources = {"exact_answers/cases.txt": list(table(ROOT / "tests/data/answers.txt"))}
+    sources = {"exact_answers/cases.txt": list(cases(ROOT / "exact_answers/cases.txt"))}
     sources |= {path.name: [pair(line) for line in path.read_text("utf-8").splitlines()] for path in options.files}
+    judges: dict[str, Callable[[str, str], bool] | None] = {"ours": is_right, "math-verify": math_verify()}
     print("| pairs | | rule | false rights | false wrongs | seconds | longest |\n|---|---|---|---|---|---|---|")
     for source, pairs in sources.items():
-        for rule, judge in (("ours", is_right), ("math-verify", math_verify)):
+        for rule, judge in judges.items():
+            if judge is None:
+                continue
             judge(r"\sqrt{2}", r"\frac{1}{2}")  # imports
             verdicts = [(each, *timed(judge, each)) for each in pairs]
             false = [each for each, verdict, _ in verdicts if verdict != each.right]
@@ -47,21 +62,37 @@ def main() -> None:
             print(f"| {source} | {len(pairs)} | {rule} | {figures} |")
             if options.show and judge is is_right:
                 print(*(f"{'false wrong' if each.right else 'FALSE RIGHT'}: {each}" for each in false), sep="\n")
+    if options.solutions:
+        of_solutions(options.solutions)
+
+
+def of_solutions(paths: list[Path]) -> None:
+    """Print how many solutions are right in each form, and how many have their neighbour's answer."""
+    lines = [line for path in paths for line in path.read_text("utf-8").splitlines()]
+    solutions = [json.loads(line)["answer"] for line in lines]
+    golds = [extract_answer(solution, "hash") for solution in solutions]
+    own, others = Counter[str](), Counter[str]()
+    reasons, start, size = Counter[str](), time.process_time(), 0
+    for solution, gold, other in zip(solutions, golds, golds[1:] + golds[:1], strict=True):
+        for form in FORMS:
+            text = form.format(solution=solution, gold=gold)
+            own[form] += is_right(text, gold)
+            others[form] += float(gold) != float(other) and is_right(text, other)
+        unmarked = re.sub(r"<<[^<>]*>>", "", solution.partition("####")[0]).strip()
+        verdict = grade(unmarked, gold)
+        reasons["right" if verdict.right else verdict.why] += 1
+        size += len(unmarked)
+    spent = time.process_time() - start
+    print(f"\n{len(solutions)} solutions in {len(FORMS)} forms: {[own[form] for form in FORMS]} right,", end=" ")
+    print(f"{sum(others.values())} with the next one's answer; {spent:.0f} s of a processor")
+    shares = ", ".join(f"{reason} {count / len(solutions):.1%}" for reason, count in reasons.most_common())
+    print(f"as reasoning without a mark ({size / len(solutions):.0f} characters): {shares}")
 
 
 def timed(judge: Callable[[str, str], bool], pair: Pair) -> tuple[bool, float]:
-    """The verdict on a pair, and the seconds that it took."""
-    start = time.perf_counter()
-    return judge(pair.text, pair.gold), time.perf_counter() - start
-
-
-def math_verify(text: str, gold: str) -> bool:
-    """The verdict of math-verify with its defaults, also with added dollar signs, between which it looks for LaTeX."""
-    from math_verify import parse, verify
-
-    logging.disable(logging.ERROR)
-    answer, wanted = (side if "$" in side or "\\boxed" in side else f"${side}$" for side in (text, gold))
-    return verify(parse(wanted), parse(answer)) or verify(parse(wanted), parse(text))
+    """The verdict on a pair, and the seconds of a processor that it took."""
+    start = time.process_time()
+    return judge(pair.text, pair.gold), time.process_time() - start
 
 
 def pair(line: str) -> Pair:
@@ -70,14 +101,14 @@ def pair(line: str) -> Pair:
     return Pair(row["text"], row["gold"], row["right"])
 
 
-def table(path: Path) -> Iterator[Pair]:
+def cases(path: Path) -> Iterator[Pair]:
     """The pairs of our own table: a gold answer after =, right texts after + and wrong ones after -."""
     gold = ""
     for line in path.read_text("utf-8").splitlines():
         if line.startswith("="):
             gold = line[2:]
         elif line.startswith(("+", "-")):
-            yield Pair(line[2:], gold, line[0] == "+")
+            yield Pair(re.sub(" ?⏎ ?", "\n", line[2:]), gold, line[0] == "+")
 
 
 if __name__ == "__main__":

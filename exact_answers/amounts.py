@@ -1,130 +1,17 @@
-r"""Read numbers as people write them into exact Fractions: separators, fractions, words, percent signs, units.
+"""Read amounts as people write them into exact Fractions: separators, fractions, words, percent signs, units, money.
 
-Numbers are read from a clean text (writing.py). Units count if both sides have one of the list below. Other words
-after a number name the things that are counted.
+They are read from tokens (writing.py). An amount of two units is one value: 2 hours and 30 minutes are 5/2 hours.
 """
 
-import re
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-MAX_LENGTH = 200  # most characters of a number or a formula
+from exact_answers import units
+from exact_answers.formulas import NotRead, numeral
+from exact_answers.units import Unit
+from exact_answers.writing import Token
 
-# --- Units --------------------------------------------------------------------------------------------------------
-
-# Each unit by all its names; the first stands for the others
-_UNITS = (
-    "nm nanometer nanometre, mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, "
-    "m meter metre, km kilometer kilometre, in inch inches, ft foot feet, yd yard, mi mile, hectare ha, acre, "
-    "ml milliliter millilitre, cc, l liter litre, gal gallon, pint, quart, "
-    "mg milligram, g gram, kg kilogram, ton tonne, lb pound, oz ounce, "
-    "s sec second, min minute, h hr hour, day, week wk, month, year yr, mi/h mph, km/h kmh kph, hz hertz, "
-    "cent, pence penny pennies, dollar usd, euro eur, yen, rupee, "
-    "degree deg, rad radian, celsius, fahrenheit, kelvin, newton, joule, watt, kwh, volt, ampere amp, "
-    "byte, bit, unit, increase, decrease"
-)
-_CANONICAL = {name + s: names.split()[0] for names in _UNITS.split(", ") for name in names.split() for s in ("", "s")}
-_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-# Units after a number, also without a space; st and th make ordinals
-SHORT_UNITS = "cm|mm|km|dm|kg|mg|ml|mL|ft|in|mi|lbs?|oz|hrs?|yd|min|mins|sec|mph|ha|st|nd|rd|th"
-# Words that change the number before them
-OTHER_WORDS = (
-    r"(?:(?:percent|hundred|thousand|million|billion|trillion|quadrillion|quintillion|zillion|lakh|crore|dozen|gross"
-    r"|score|grand|myriad|ppm|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    r"|thousandth|millionth|ten|pair)s?\b"
-    r"|(?:bn|mn|bil|mil|plus|minus|times|point|squared|cubed|factorial|doubled|halved|tripled|below|less|fewer|mod)\b"
-    r"|(?:modulo|choose|over|divided|multiplied|upwards|maximum|minimum|max|short)\b|per mille\b|more than\b"
-    r"|at (?:the )?(?:most|least)\b|(?:or|and) (?:more|less|fewer|higher|lower|up|above|below)\b|degrees below\b)"
-)
-_NO_UNIT = (
-    rf"{OTHER_WORDS}|(?:and|or|but|does|did|is|are|was|were|will|can|has|have|had|must|may|might)\b|fail|contradict"
-    r"|(?:does|did|do|wo|is|are|was|were|ca|could|would|should)n|could|would|seems?\b"
-)
-# Words after a number, to the end, that are not more of it: no scale, no sum, no denial. A single letter is a unit
-# after a number alone: 3\sqrt{2}h has a variable
-_UNIT = re.compile(
-    r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand)|(?<=[0-9]k))"
-    rf"\s{{0,9}}(?:(?:{SHORT_UNITS})\b|\s(?!{_NO_UNIT})(?:[A-Za-z]{{3,}}|of|sq)\b)"
-    r"[A-Za-z .,'/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
-)
-_LETTER = re.compile(r"([-+]{0,2}\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^\{?-?[1-9]\}?){0,2})$")
-
-
-def split_unit(text: str) -> tuple[str, str]:
-    r"""Split a clean text into its number or formula, and the unit among the words after it.
-
-    >>> split_unit("10 square feet"), split_unit("64 km/h."), split_unit("72 apples"), split_unit(r"3\sqrt{2} cm")
-    (('10', 'ft^2'), ('64', 'km/h'), ('72', ''), ('3\\sqrt{2}', 'cm'))
-    """
-    text = text.strip(" $").rstrip(" .$")
-    words = _LETTER.fullmatch(text)
-    if words:
-        return words[1], unit_of(words[2])
-    before = _UNIT.sub("", text)
-    return before.rstrip(" .$"), unit_of(text[len(before) :])
-
-
-def without_unit(text: str) -> str:
-    """Strip the words after a number or formula, dollar signs and a full stop from a clean text."""
-    return split_unit(text)[0]
-
-
-def unit_of(words: str) -> str:
-    """Return the unit in the words after a number, in one spelling; "" for other words, as in "72 apples".
-
-    >>> unit_of(" miles per hour"), unit_of(r"cm ^2"), unit_of("square inches"), unit_of(" apples in a day")
-    ('mi/h', 'cm^2', 'in^2', 'day')
-    """
-    unit, power, per = "", 1, ""
-    for token in re.findall(r"\b(?!in\s+[A-Za-z])[A-Za-z]+|\^\{?-?[0-9]|/", words):  # "5 in a day" is no inches
-        name = _CANONICAL.get(token.lower() if len(token) > 1 else token.replace("L", "l"), "")
-        if token in ("/", "per"):
-            per = "/"
-        elif token.startswith("^") or (token in ("squared", "cubed") and unit):
-            unit += f"^{_POWERS.get(token, token[-1])}" if unit else ""
-        elif token in _POWERS:
-            power = _POWERS[token]
-        elif name:
-            unit += (per or "*" * bool(unit)) + name + f"^{power}" * (power > 1)
-            power, per = 1, ""
-    return unit
-
-
-_QUANTITY = r"(-?[0-9]+(?:\.[0-9]+)?)\s?([A-Za-z]+)\.?"
-
-
-def quantities(text: str) -> tuple[tuple[Fraction, str], ...] | None:
-    """Return the parts of an amount in several units, `5 feet 6 inches`; None for any other text.
-
-    >>> quantities("3 hours and 20 minutes"), quantities("20 minutes")
-    (((Fraction(3, 1), 'h'), (Fraction(20, 1), 'min')), None)
-    """
-    text = text.strip(" .")
-    if len(text) > MAX_LENGTH or not re.fullmatch(rf"{_QUANTITY}(?:(?:\s|,|\band\b){{1,5}}{_QUANTITY}){{1,3}}", text):
-        return None
-    parts = tuple((Fraction(number), unit_of(word)) for number, word in re.findall(_QUANTITY, text))
-    return parts if all(unit for _, unit in parts) and len({unit for _, unit in parts}) == len(parts) else None
-
-
-# --- Numbers ------------------------------------------------------------------------------------------------------
-
-_GROUPED = (  # 1,000 and 12,00,000, 1'000, 1.000.000 and 1.000,50
-    r"[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9])|[0-9]{1,3}(?:'[0-9]{3})+(?![0-9])"
-    r"|[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![.0-9])|[0-9]{1,3}(?:\.[0-9]{3})+(?=,[0-9]{1,2}(?![0-9]))"
-)
-_SCALES = {"hundred": 100, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9}
-_SCALES |= {"trillion": 10**12, "dozen": 12, "k": 10**3, "m": 10**6, "b": 10**9}
-NUMBER = re.compile(  # a minus after a digit, a letter or a bracket is a subtraction: 18-5
-    r"(?P<sign>(?<![0-9A-Za-z)\]}])(?<![0-9)] )-\s?)?(?:(?P<currency>\$)\s?(?P<minus>-)?)?"
-    r"(?<![0-9],)(?:(?P<mixed>[0-9]+)\s(?=[0-9]+/[0-9]))?"
-    rf"(?P<whole>{_GROUPED}|[0-9]+|(?<![A-Za-z0-9])(?=\.[0-9]))"
-    r"(?P<decimals>\.[0-9]+|,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9]))?(?!,[0-9])"
-    r"(?:\s?/\s?(?P<below>[1-9][0-9]*)|[eE](?P<exponent>[-+]?[0-9]{1,3})\b"
-    r"|\s?(?P<word>hundred|thousand|million|billion|trillion|lakh|crore|dozen)s?\b|(?P<k>[kK])\b|(?<=[0-9])(?P<m>[MB])\b)?"
-    r"(?P<percent>\s?%|\spercent)?"
-)
-_THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?!,?[0-9])")  # (1,200) is a tuple
-_FRACTION = re.compile(r"\s*\\frac\s?(?:\{\s?(-?[0-9]+)\s?\}\s?\{\s?([0-9]+)\s?\}|([0-9])\s?([0-9]))")
 _EXACT_DIGITS = 15  # decimal digits that a double always keeps
 
 
@@ -133,7 +20,9 @@ class Number(NamedTuple):
     percent: bool = False
     digits: int = 0  # significant ones of a number with a decimal point, else 0
     decimals: int = 0  # after the point
-    unit: str = ""
+    unit: Unit = ()
+    parts: int = 1  # units that were added
+    comma: bool = False  # with a decimal comma, which may separate two numbers
 
     def is_rounded_to(self, value: Fraction) -> bool:
         """True if this is the printed double of `value`: 33.333333333333336 is 100/3."""
@@ -142,86 +31,364 @@ class Number(NamedTuple):
         return float(value) == float(self.value) or value == Fraction(f"{float(self.value):.{_EXACT_DIGITS}g}")
 
 
-def number_of(match: re.Match[str], unit: str = "") -> Number:
-    """Return the value of a match of NUMBER."""
-    whole, decimals = re.sub(r"[,'.]", "", match["whole"]), (match["decimals"] or "").replace(",", ".")
-    value = Fraction((whole or "0") + decimals) / int(match["below"] or 1) + int(match["mixed"] or 0)
-    scale = (match["word"] or match["k"] or match["m"] or "").lower()
-    value *= Fraction(10) ** int(match["exponent"] or 0) * _SCALES.get(scale, 1)
-    value = -value if match["sign"] or match["minus"] else value
-    digits = len((whole + decimals[1:]).lstrip("0")) if decimals.strip(".0") else 0
-    return Number(value, bool(match["percent"]), digits, len(decimals or ".") - 1, unit)
+Read = tuple[Number, int]  # and the place after it
 
 
-def joined(text: str) -> str:
-    """Remove thousands separators from a clean text, except in brackets: (1,200) is a tuple."""
-    return _THOUSANDS.sub(lambda thousands: thousands[0].replace(",", ""), text)
+def read_amount(tokens: Sequence[Token], place: int = 0) -> Read | None:
+    """Read the amount at a place: sign, currency, number, scale, percent, unit, and smaller units after it.
 
-
-def with_slashes(text: str) -> str:
-    r"""Replace \frac{1}{2} by 1/2 in a clean text, for NUMBER.
-
-    >>> with_slashes(r"1\frac{1}{2} or -\frac34")
-    '1 1/2 or -3/4'
+    Words that count (72 clips) are not read; what comes after it may make it another number.
     """
-    text = _FRACTION.sub(lambda match: f" {match[1] or match[3]}/{match[2] or match[4]}", text)
-    return re.sub(r"(?<=[-$({]) (?=[0-9]+/)", "", text).strip()
-
-
-def read_number(text: str) -> Number | None:
-    """Read a clean text that is a number, arithmetic of numbers or a number word; None for any other.
-
-    >>> [str(read_number(text).value) for text in ("12,00,000", "1'234", "1.234,5", "70k dollars", "2 and 3/8")]
-    ['1200000', '1234', '2469/2', '70000', '19/8']
-    """
-    if len(text) > MAX_LENGTH:
+    try:
+        read = _single(tokens, place)
+    except NotRead:
         return None
-    dollars = re.match(r"-?\$", text) and not text.endswith("$")
-    text, unit = split_unit(with_slashes(text))
-    unit = unit or "dollar" * bool(dollars)
-    text = text.removeprefix("+").strip()
-    if re.fullmatch(r"-?[0-9]{1,3}(?: [0-9]{3})+(?:[.,][0-9]+)?", text):
-        text = text.replace(" ", "")  # 1 000
-    text = re.sub(r"^(-?[0-9]+) and (?=[0-9]+/[0-9]+$)", r"\1 ", text)
-    if number := NUMBER.fullmatch(text):
-        return number_of(number, unit)
-    from grpo.task import arithmetic  # here: that folder imports this one
-
-    value = arithmetic.value(joined(text.replace("$", "")))
-    if value is None:
-        return number_word(text)
-    return Number(value, unit=unit)
-
-
-_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-_SMALL = f"{_SMALL} seventeen eighteen nineteen"
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORD_VALUES = {word: value for value, word in enumerate(_SMALL.split())}
-_WORD_VALUES |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-_WORD_VALUES |= {
-    f"{ten}{sign}{one}": _WORD_VALUES[ten] + _WORD_VALUES[one]
-    for ten in _TENS.split()
-    for one in _SMALL.split()[1:10]
-    for sign in "- "
-}
-_WORD_VALUES |= {"a hundred": 100, "one hundred": 100, "a dozen": 12, "one dozen": 12}
-_WORD_VALUES |= {"a thousand": 10**3, "a million": 10**6, "a billion": 10**9}
-_BY_LENGTH = "|".join(sorted(_WORD_VALUES, key=len, reverse=True))
-_WORD = re.compile(rf"(-?)({_BY_LENGTH})( hundred| thousand| million| billion)?((?:\s+[a-z]+){{0,3}})")
-# What makes another number of a word before it: seven or eight, seven and a half, seven dozen
-_MORE = re.compile(rf"\b(?:or|and|but|not|than|no|{_BY_LENGTH}|{OTHER_WORDS})\b")
-
-
-def number_word(text: str) -> Number | None:
-    """Read a number below a hundred in words, or such a number of hundreds, thousands, millions or billions.
-
-    At most three words after it name the things that are counted.
-
-    >>> number_word("Twenty-one apples").value, number_word("five million").value, number_word("seven or eight")
-    (Fraction(21, 1), Fraction(5000000, 1), None)
-    """
-    word = _WORD.fullmatch(text.lower()) if len(text) < 60 else None
-    if not word or _MORE.search(word[4]):
+    if read is None:
         return None
-    value = _WORD_VALUES[word[2]] * _SCALES.get((word[3] or "").strip(), 1)
-    return Number(Fraction(-value if word[1] else value), unit=unit_of(word[4]))
+    number, end = read
+    while size := units.size_of(number.unit):  # 5 feet 6 inches
+        start = end + (end < len(tokens) and tokens[end].low in ("and", ",", "und", "et", "y"))
+        more = _single(tokens, start) if start < len(tokens) and tokens[start].kind in ("number", "word") else None
+        smaller = units.size_of(more[0].unit) if more else None
+        if more is None or smaller is None or smaller[0] != size[0] or not smaller[1] < size[1] or more[0].value < 0:
+            break
+        if more[0].value * smaller[1] >= size[1]:
+            break
+        added = more[0].value * smaller[1] / size[1]
+        value = number.value - added if number.value < 0 else number.value + added
+        number, end = number._replace(value=value, parts=number.parts + 1, digits=0), more[1]
+        if smaller[1] >= size[1]:
+            break
+    return number, end
+
+
+def _get(tokens: Sequence[Token], place: int) -> Token | None:
+    return tokens[place] if place < len(tokens) else None
+
+
+_LATEX_CURRENCIES = {"\\$": "$", "\\pounds": "£", "\\euro": "€", "\\yen": "¥"}
+_COUNTRIES = {"us", "usd", "a", "c", "au", "ca", "eur"}  # before a sign of currency: US$5
+_FRACTIONS = {"\\frac"}
+
+
+def _single(tokens: Sequence[Token], place: int) -> Read | None:
+    """Read an amount with one unit."""
+    sign, place = _sign(tokens, place)
+    currency, place = _currency(tokens, place)
+    if currency and sign > 0:
+        sign, place = _sign(tokens, place)
+    read = _magnitude(tokens, place)
+    if read is None:
+        return None
+    number, place = _scale(*read, tokens)
+    number, place = _percent(number, tokens, place)
+    unit, place = read_unit(tokens, place)
+    if currency and not any(symbol in units.CURRENCIES.values() for symbol, _ in unit):
+        unit = tuple(sorted([(units.CURRENCIES[currency], 1), *unit]))
+    return number._replace(value=sign * number.value, unit=unit), place
+
+
+def _sign(tokens: Sequence[Token], place: int) -> tuple[int, int]:
+    token = _get(tokens, place)
+    if token is not None and (token.text in ("-", "+") or token.low in ("minus", "negative")):
+        return (1 if token.text == "+" else -1), place + 1
+    return 1, place
+
+
+def _currency(tokens: Sequence[Token], place: int) -> tuple[str, int]:
+    """Read the sign of a currency before a number, "" without one."""
+    token, after = _get(tokens, place), _get(tokens, place + 1)
+    if token is not None and after is not None and token.low in _COUNTRIES:
+        if after.kind == "currency" and after.glued:
+            return after.text, place + 2
+        if token.low in ("usd", "eur") and after.kind == "number":
+            return {"usd": "$", "eur": "€"}[token.low], place + 1
+    if token is not None and token.kind == "currency":
+        return token.text, place + 1
+    if token is not None and token.text in _LATEX_CURRENCIES:
+        return _LATEX_CURRENCIES[token.text], place + 1
+    return "", place
+
+
+def _percent(number: Number, tokens: Sequence[Token], place: int) -> Read:
+    token, after = _get(tokens, place), _get(tokens, place + 1)
+    if token is not None and (token.text in ("%", "\\%") or token.low in ("percent", "prozent")):
+        return number._replace(percent=True), place + 1
+    if token is not None and token.low == "per" and after is not None and after.low == "cent":
+        return number._replace(percent=True), place + 2
+    return number, place
+
+
+def _magnitude(tokens: Sequence[Token], place: int) -> Read | None:
+    """Read digits, a fraction or words."""
+    token = _get(tokens, place)
+    if token is None:
+        return None
+    if token.kind == "number":
+        return _digits(tokens, place)
+    if token.text in _FRACTIONS and (fraction := _fraction(tokens, place)):
+        return Number(fraction[0]), fraction[1]
+    if token.kind == "word":
+        return _words(tokens, place)
+    if token.kind == "han" and (read := _han(tokens, place)):
+        return Number(read[0]), read[1]
+    return None
+
+
+def _digits(tokens: Sequence[Token], place: int) -> Read | None:
+    """Read digits with what belongs to them: 7,50; 3 1/2; 1/2; 3 and a half; 5 twelfths."""
+    text, end = tokens[place].text, place + 1
+    number = _decimal(text)
+    if text.isdigit():
+        if read := _decimal_comma(tokens, place):
+            return read
+        if fraction := _after_whole(tokens, end):
+            return Number(number.value + fraction[0]), fraction[1]
+    slash, below, last = (_get(tokens, end + step) for step in range(3))
+    ends = last is None or not ((last.glued and last.kind in ("word", "power")) or last.text in ("/", "^"))
+    if slash is not None and slash.text == "/" and below is not None and below.text.isdigit() and ends:
+        value = numeral(below.text)
+        return (Number(number.value / value), end + 2) if value and slash.glued == below.glued else None
+    if (part := _ordinal(tokens, end)) and (number.value == 1 or tokens[end].low.endswith("s")):
+        return Number(number.value / part), end + 1  # 5 twelfths, but not 76 sixth graders
+    return number, end
+
+
+def _decimal(text: str) -> Number:
+    """Read a numeral, with its digits and decimals if it has a point."""
+    whole, point, decimals = text.replace(",", "").partition(".")
+    if not point or not decimals.isdigit() or not decimals.strip("0") or text.find(",") > text.find("."):
+        return Number(numeral(text))
+    return Number(numeral(text), digits=len((whole + decimals).lstrip("0")), decimals=len(decimals))
+
+
+def _decimal_comma(tokens: Sequence[Token], place: int) -> Read | None:
+    """Read 7,50; three digits after a comma are thousands, and 4,75,1 is a list."""
+    comma, decimals, last, more = (_get(tokens, place + step) for step in range(1, 5))
+    if comma is None or comma.text != "," or not comma.glued or decimals is None or not decimals.glued:
+        return None
+    listed = last is not None and last.text == "," and last.glued and (more is None or more.glued)
+    if not decimals.text.isdigit() or len(decimals.text) == 3 or listed:
+        return None
+    digits = len((tokens[place].text + decimals.text).lstrip("0"))
+    value = numeral(f"{tokens[place].text}.{decimals.text}")
+    return Number(value, digits=digits, decimals=len(decimals.text), comma=True), place + 3
+
+
+def _after_whole(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
+    r"""Read what makes a mixed number of a whole one: 3 1/2, 3\frac{1}{2}, 3 and a half."""
+    token = _get(tokens, place)
+    if token is None or (token.glued and token.text not in _FRACTIONS):
+        return None
+    if token.low in ("and", "&"):
+        return _fraction(tokens, place + 1) or _part(tokens, place + 1)
+    return _fraction(tokens, place)
+
+
+def _fraction(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
+    r"""Read 1/2, \frac{1}{2} or \frac12 below 1 if it follows a whole number; None for other tokens."""
+    token = _get(tokens, place)
+    if token is None:
+        return None
+    texts = [each.text for each in tokens[place : place + 7]]
+    if token.text in _FRACTIONS:
+        if len(texts) > 1 and len(texts[1]) == 2 and texts[1].isdigit():
+            above, below, end = texts[1][0], texts[1][1], place + 2
+        elif len(texts) == 7 and [texts[k] for k in (1, 3, 4, 6)] == ["{", "}", "{", "}"]:
+            above, below, end = texts[2], texts[5], place + 7
+        elif len(texts) > 4 and texts[1] == "{" and texts[3] == "}" and len(texts[4]) == 1:
+            above, below, end = texts[2], texts[4], place + 5
+        else:
+            return None
+    elif len(texts) > 2 and texts[1] == "/" and token.kind == "number" and tokens[place + 1].glued:
+        above, below, end = texts[0], texts[2], place + 3
+    else:
+        return None
+    if not (above.isdigit() and below.isdigit() and len(above + below) < 100) or int(below) == 0:
+        return None
+    after = _get(tokens, end)
+    return None if after and after.text in ("^", "!") else (Fraction(int(above), int(below)), end)
+
+
+def _ordinal(tokens: Sequence[Token], place: int) -> int:
+    """Return the denominator in a word such as twelfths, after a number."""
+    token = _get(tokens, place)
+    return units.PARTS.get(token.low, 0) if token and token.kind == "word" else 0
+
+
+def _part(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
+    """Read a half, three quarters, half, one third."""
+    token = _get(tokens, place)
+    if token is None:
+        return None
+    if token.low in ("half", "quarter"):
+        return Fraction(1, units.PARTS[token.low]), place + 1
+    above = 1 if token.low in ("a", "an") else units.CARDINALS.get(token.low) if token.kind == "word" else None
+    if token.kind == "number" and token.text.isdigit() and len(token.text) < 4:
+        above = int(token.text)
+    place += 1
+    if (hyphen := _get(tokens, place)) and hyphen.text == "-" and hyphen.glued:
+        place += 1
+    below = _ordinal(tokens, place) if above else 0
+    return (Fraction(above or 0, below), place + 1) if below else None
+
+
+_MULTIPLES = ("thousand", "million", "billion", "trillion", "quadrillion")
+
+
+def _words(tokens: Sequence[Token], place: int) -> Read | None:
+    """Read a number in English words: one hundred and twenty, three quarters, half a dozen, seven point five."""
+    lows = [token.low for token in tokens[place : place + 3]]
+    if lows[0] == "half":
+        scale = units.SCALES.get(lows[2]) if lows[1:2] in (["a"], ["an"]) and len(lows) > 2 else None
+        return (Number(scale / 2), place + 3) if scale else (Number(Fraction(1, 2)), place + 1)
+    if part := _part(tokens, place):
+        return Number(part[0]), part[1]
+    whole = _cardinal(tokens, place)
+    if whole is None:
+        return None
+    value, end = whole
+    token, after = _get(tokens, end), _get(tokens, end + 1)
+    if token is not None and token.low == "and" and (part := _part(tokens, end + 1)):
+        return Number(value + part[0]), part[1]
+    if token is not None and token.low == "point":
+        return _points(value, tokens, end + 1)
+    hyphen = token is not None and token.text == "-" and after is not None
+    below = _ordinal(tokens, end + hyphen)
+    return (Number(value / below), end + hyphen + 1) if below else (Number(value), end)
+
+
+def _cardinal(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
+    """Read a whole number in words, whose tens and ones a hyphen or a space joins."""
+    total, group, last, end = Fraction(0), Fraction(0), 0, place  # last: the last word's value, 0 before the first
+    while token := _get(tokens, end):
+        word, after = token.low, _get(tokens, end + 1)
+        follows = units.CARDINALS.get(after.low, -1) if after is not None else -1
+        if not last and word in ("a", "an") and after is not None and after.low in ("hundred", "dozen", *_MULTIPLES):
+            group, last = Fraction(1), 1
+        elif last and ((word == "and" and 0 < follows < last and last >= 100) or (word == "-" and 20 <= last < 100)):
+            if follows < 0:
+                break
+        elif word in units.CARDINALS and (not last or last >= 100 or (last >= 20 and 0 < units.CARDINALS[word] < 10)):
+            group, last = group + units.CARDINALS[word], units.CARDINALS[word] or 1
+        elif word == "hundred" and 0 < last < 100:
+            group, last = group * 100, 100
+        elif word in _MULTIPLES and last and group:
+            total, group, last = total + group * units.SCALES[word], Fraction(0), int(units.SCALES[word])
+        else:
+            break
+        end += 1
+    return (total + group, end) if last else None
+
+
+def _points(whole: Fraction, tokens: Sequence[Token], place: int) -> Read | None:
+    """Read the digits after "point": seven point five."""
+    digits = ""
+    while (digit := _get(tokens, place)) and units.CARDINALS.get(digit.low, 10) < 10 and len(digits) < 20:
+        digits, place = f"{digits}{units.CARDINALS[digit.low]}", place + 1
+    return (Number(whole + Fraction(f"0.{digits}")), place) if digits else None
+
+
+_HAN = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"两": 2, "兩": 2, "〇": 0}
+_HAN_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+
+
+def _han(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
+    """Read a number in Chinese signs: 七十二, 三百零五, 两万."""
+    total, group, digit, end = 0, 0, -1, place
+    while (token := _get(tokens, end)) and (token.text in _HAN or token.text in _HAN_SCALES):
+        if token.text in _HAN:
+            if digit > 0:
+                return None
+            digit = _HAN[token.text]
+        elif (scale := _HAN_SCALES[token.text]) >= 10**4:
+            total, group, digit = (total + group + max(digit, 0)) * scale, 0, -1
+        else:
+            group, digit = group + (1 if digit < 0 else digit) * scale, -1
+        end += 1
+    return (Fraction(total + group + max(digit, 0)), end) if end > place else None
+
+
+def _scale(number: Number, place: int, tokens: Sequence[Token]) -> Read:
+    """Multiply by the words after a number: 1.5 million, 70k, 5 hundred thousand, 3亿."""
+    token = _get(tokens, place)
+    if token and token.glued and token.text in units.LETTER_SCALES and token.kind == "word":
+        value, place = number.value * units.LETTER_SCALES[token.text], place + 1
+        return number._replace(value=value, digits=0), place
+    for _ in range(3):
+        if not (token := _get(tokens, place)) or token.kind not in ("word", "han"):
+            break
+        word = token.text if token.text in units.SCALES or len(token.text) < 3 else token.low
+        scale = units.SCALES.get(word) or units.SCALES.get(word.removesuffix("s") if len(word) > 3 else word)
+        if not scale or (len(word) < 2 and token.kind == "word") or word in ("grand", "score", "cent"):
+            break
+        number, place = number._replace(value=number.value * scale, digits=0), place + 1
+    return number, place
+
+
+_JOINS = {"per", "/", "*", "pro", "par", "por"}
+
+
+def read_unit(tokens: Sequence[Token], place: int) -> tuple[Unit, int]:
+    """Read the known unit at a place: `km/h`, `square feet`, `dollars per hour`; () if the next word is no unit."""
+    spelled: list[str] = []
+    end, known = place, False
+    while end < len(tokens) and len(spelled) < 12:
+        words, taken = _unit_word(tokens, end, spelled if known else [])
+        if not taken:
+            break
+        known = known or words[0] not in units.POWERS
+        spelled += words
+        end += taken
+    return (units.read_unit(" ".join(spelled)), end) if known else ((), place)
+
+
+def _unit_word(tokens: Sequence[Token], place: int, before: list[str]) -> tuple[list[str], int]:
+    """Return the next words of a unit, and how many tokens they are.
+
+    Args:
+        before: the words of the unit so far.
+    """
+    token, after = tokens[place], _get(tokens, place + 1)
+    if token.kind == "power":
+        return _exponent(tokens, place, bool(before))
+    if token.text in ("\\degree", "\\circ"):
+        return ["degree"], 1
+    if token.kind == "currency":
+        number = after is not None and after.kind == "number"
+        return ([token.text], int(not before and not number and token.text != "$"))
+    if token.low in units.POWERS:
+        return [token.low], int(bool(before) or (after is not None and bool(units.symbol_of(after.text))))
+    if token.text in _JOINS:
+        unit = after is not None and bool(units.symbol_of(after.text))
+        word = after is not None and after.kind == "word" and token.text != "*"
+        return ([token.text, after.text], 2) if before and after is not None and (unit or word) else ([], 0)
+    if (before and before[-1] not in units.POWERS) or token.kind not in ("word", "han"):
+        return [], 0
+    if not (units.symbol_of(token.text) or token.low in units.RATES):
+        return [], 0
+    inches = token.text == "in" and after is not None and after.kind in ("word", "number", "currency")
+    return [token.text], int(not inches and (len(token.text) > 1 or token.kind == "han" or _short(tokens, place)))
+
+
+def _exponent(tokens: Sequence[Token], place: int, known: bool) -> tuple[list[str], int]:
+    r"""Read the power of a unit, ^2 or ^{-1}, or the degrees of ^\circ."""
+    texts = [token.text for token in tokens[place + 1 : place + 5]]
+    taken = texts.index("}") + 1 if texts[:1] == ["{"] and "}" in texts else 1 + (texts[:1] == ["-"])
+    power = "".join(text for text in texts[:taken] if text not in "{}")
+    if power == "\\circ":
+        return ["degree"], taken + 1
+    return [f"^{power}"], taken + 1 if known and power.lstrip("-").isdigit() and len(power) < 3 else 0
+
+
+def _short(tokens: Sequence[Token], place: int) -> bool:
+    """True if a single letter is a unit: 5 m, 5 km/h, but not 5m + 3 or 5 x."""
+    token = tokens[place]
+    after, before = _get(tokens, place + 1), tokens[place - 1] if place else None
+    if token.text not in units.SHORT or (before is not None and before.kind not in ("number", "operator", "word")):
+        return False
+    if after is None or after.text in ("^", "/"):
+        return True
+    if after.kind == "number":  # 2 h 30 min
+        return (not after.glued and not token.glued) or token.text in "hms"
+    return after.kind not in ("operator", "open", "command") or (not after.glued and after.text in ("-", "+"))

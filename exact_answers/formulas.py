@@ -1,454 +1,749 @@
-r"""Parse short formulas, in LaTeX or as people type them, and decide whether two are equal.
+r"""Parse expressions, in LaTeX or as people type them, and decide whether two have the same values.
 
-This module splits tuples, sets, intervals, matrices and equations; math-verify's parser reads the expressions in them.
-Expressions are computed at three points, not simplified: exactly as fractions or, for roots and functions, to 60 and
-to 120 digits. There is no tolerance: with more digits, the difference of equal values shrinks.
+They are computed at a dozen points of mixed signs and sizes, not simplified: exactly as fractions or, for roots and
+functions, to 60 and to 120 digits. There is no tolerance: with more digits, the difference of equal values shrinks.
+Every size is bounded before anything is computed.
 """
 
 import functools
+import hashlib
 import math
-import re
 import threading
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
-from exact_answers.amounts import MAX_LENGTH, Number, joined, read_number, split_unit, without_unit
+from exact_answers.writing import Token, vocabulary
 
-MAX_EXPRESSION = 100  # most characters of a formula
-# Functions with the same name in sympy and mpmath
-FUNCTIONS = {"exp", "sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
+MAX_TOKENS, MAX_DEPTH = 150, 24  # of an expression
+MAX_BITS, MAX_ARGUMENT, MAX_COUNT = 20_000, 10**6, 2000  # of exact powers; of functions; of factorials
+POINTS, POSITIVE, NEEDED = 12, 4, 3  # points, those with positive variables, and those that must have a value
 LARGEST = 1e55  # largest difference of equal values, to 60 digits
-MAX_BITS, MAX_ARGUMENT = 10**5, 10**6  # bounds: exponents of exact powers, and arguments of functions
 
-# --- Formulas -----------------------------------------------------------------------------------------------------
-
+Node = tuple[Any, ...]  # its kind, then its parts
 Inexact = tuple[Any, Any]  # a value to 60 and to 120 digits
 Value = Fraction | Inexact
 
-
-class Expression(NamedTuple):
-    """An expression, given by its values at three points that are the same for all expressions."""
-
-    values: tuple[Value, ...]
-
-
-class Several(NamedTuple):
-    """The parts of a tuple, an interval, a set, a list, a union, a matrix or a relation; infinity has none."""
-
-    kind: str  # both brackets, or a sign; empty for a list
-    parts: tuple["Meaning | None", ...] = ()
-
-
-class Equation(NamedTuple):
-    """Two sides; with a name and its value for `x = 5` and `f(x) = 2x`."""
-
-    sides: tuple[str, str]
-    name: str = ""
-    value: "Meaning | None" = None
+FUNCTIONS = vocabulary("exp sin cos tan sec csc cot sinh cosh tanh ln log lg sqrt gcd lcm max min")
+_ALSO = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "asin": "asin", "acos": "acos", "atan": "atan"}
+_ALSO |= {name: name for name in FUNCTIONS}
+TRIGONOMETRY = {"sin", "cos", "tan", "sec", "csc", "cot"}
+_ARC = {"sin": "asin", "cos": "acos", "tan": "atan"}
+_GREEK = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau"
+SYMBOLS = set(f"{_GREEK} upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Pi Sigma Phi Psi Omega".split())
+_SAME_SYMBOL = {"varphi": "phi", "varepsilon": "epsilon", "vartheta": "theta"}
+APPLIED = set("fgFGhO")  # a letter before a bracket that is a function, and no factor
+WORDS = vocabulary("is it so at to no we of as by if on or and in an be he me my us do go up am pm")
+CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-class Either(NamedTuple):
-    """A text with two meanings, such as 1,5 or 2 and 3/8."""
-
-    readings: tuple["Meaning | None", ...]
-
-
-Meaning = Number | Expression | Several | Equation | Either
-
-# Not read: a time, a date, a range, 52_8, H2O; and prose, a word of three letters that is no command of LaTeX
-NO_FORMULA = re.compile(
-    r":|^[0-9]+(?:[-/.][0-9]+){2}$|^[0-9]+\s?-\s?[0-9]+$|[0-9]_|\b(?<!\\)[A-Za-z][0-9]|[0-9]\s?[apAP]\.?[mM]\b"
-)
-_PROSE = re.compile(
-    r"(?<![\\A-Za-z])(?:[A-Za-z]{3}|(?:is|it|so|at|to|no|we|of|as|by|if|on)\b)|[A-Za-z]{2} +[A-Za-z]{2}"
-)
-_COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\mathbb|\b(?:or|and)\b")
-_NAME = re.compile(r"\\?[A-Za-z]+(?:_\w)?'*(?:\([A-Za-z, ]*\))?|\([a-z](?:,\s?[a-z])+\)")
-_VARIABLE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
-_BRACKETS = {"(": ("]", ")"), "[": ("]", ")"), r"\{": (r"\}",), "{": ("}",)}
-_RELATION = re.compile(r"(<=|>=|<|>|\\ne\b)")
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", r"\ne": r"\ne"}
-_MATRIX = re.compile(r"[(\[]?\s?\\begin\{([bp]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}\s?[)\]]?")
-_ROWS = re.compile(r"\[\s?\[([^\[\]]*)\](?:\s?,\s?\[[^\[\]]*\])+\s?\]")
-_OUTWARD = re.compile(r"([\[\](])([^\[\]()]*[,;][^\[\]()]*)([\[\])])")  # ]0, 1[ is (0, 1)
-_TWO_WAYS = re.compile(r"-?[0-9]+(?:,(?:[0-9]{1,2}|[0-9]{4,})|\s(?:and|or)\s[0-9]+/[0-9]+)")
-_TOO_LARGE = re.compile(  # for the parser: deep brackets, |x||x||x|, towers of powers, large binomials; it adds 1 1
-    r"(?:[(\[{][^)\]}]*){5}|(?:\|[^|]*){5}|\^\s?(?:\w+|\{[^{}]*\})\s?\^|\\binom\D*[0-9]{5}|(?<!_)[0-9]\s+[0-9]"
-)
-
-
-def is_formula(text: str) -> bool:
-    """True if a clean text is short and has no words except a unit."""
-    return 0 < len(text) <= MAX_LENGTH and not _PROSE.search(_COMMANDS.sub(",", without_unit(text)))
-
-
-@functools.lru_cache(maxsize=2**14)  # the same answers come again and again in a group
-def read(text: str) -> Meaning | None:
-    """Parse a clean formula, with or without a unit; None if it is not a formula."""
-    text = re.sub(r"\$|\\[()\[\]]", "", text.split("≈")[0]).strip().rstrip(" .")
-    if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)\b", text):
-        text = re.sub(r"([0-9.]+)\s{0,9}degrees\b", r"(\1\\pi/180)", text)
-    number = read_number(text)
-    if number and _TWO_WAYS.fullmatch(split_unit(text)[0]):
-        return Either((number, _list([read(part) for part in re.split(r",|\s(?:and|or)\s", without_unit(text))])))
-    if number:
-        return number
-    alternatives = re.search(r"\bor\b", text)
-    text = re.sub(r",?\s*\b(?:or|and)\b", ",", without_unit(text))
-    if element := re.match(r"[a-z]\s*\\in\b", text):
-        interval = read(text[element.end() :].strip())
-        return interval._replace(kind="open") if isinstance(interval, Several) and interval.kind == "()" else interval
-    text = text.strip()
-    if not text or len(text) > MAX_LENGTH or NO_FORMULA.search(text):
-        return None
-    if infinite := re.fullmatch(r"([-+]?)\s?\\infty", text):
-        return Several(f"{infinite[1].strip('+')}infinity")
-    if r"\cup" in text:
-        return Several("union", tuple(map(read, text.split(r"\cup"))))
-    if matrix := _MATRIX.fullmatch(text):
-        return _matrix([row.split("&") for row in matrix[2].strip().removesuffix(r"\\").split(r"\\")])
-    if _ROWS.fullmatch(text):
-        return _matrix([row.split(",") for row in re.findall(r"\[([^\[\]]+)\]", text)])
-    text = joined(text)
-    if outward := _OUTWARD.fullmatch(text):
-        text = outward[1].replace("]", "(") + outward[2] + outward[3].replace("[", ")")
-    if len(parts := _split(text)) > 1:
-        several = _list([read(part) for part in parts])
-        if alternatives and isinstance(several, Several):  # 3 or 4 is not a point, and x = 3 or y = 4 has no meaning
-            return None if several.kind.startswith("named") else several._replace(kind="{}")
-        return several
-    if _RELATION.search(text):
-        return _relation(_RELATION.split(text))
-    if "=" in text:
-        return _equation([side.strip() for side in text.split("=")])
-    if text.count(r"\pm") == 1:
-        return Several("", tuple(read(text.replace(r"\pm", sign).strip(" +")) for sign in "+-"))
-    for opening, closings in _BRACKETS.items():
-        closing = next((sign for sign in closings if text.endswith(sign)), "")
-        parts = _split(text[len(opening) : -len(closing)]) if text.startswith(opening) and closing else []
-        if len(parts) > 1:
-            return Several((opening + closing).replace("\\", ""), tuple(map(read, parts)))
-        if parts and opening == r"\{":
-            return read(parts[0])  # a set of one
-    return _expression(text)
-
-
-def _split(text: str) -> list[str]:
-    """Split a text at commas and semicolons outside of brackets."""
-    parts, depth = [""], 0
-    for piece in re.split(r"([()\[\]{},;])", text):
-        if piece in (",", ";") and depth == 0:
-            parts.append("")
-        else:
-            depth += (piece in ("(", "[", "{")) - (piece in (")", "]", "}"))
-            parts[-1] += piece
-    return parts
-
-
-def _list(parts: list[Meaning | None]) -> Meaning | None:
-    """Build a list. x = 1, x = 2 becomes 1, 2; y = 2, x = 1 becomes (1, 2); 1/2, 0.5 becomes 1/2."""
-    if all(same(parts[0], part) for part in parts[1:]):
-        return parts[0]
-    named = [part for part in parts if isinstance(part, Equation) and part.name]
-    if len(named) == len(parts) and len({part.name for part in named}) > 1:
-        named.sort(key=lambda part: part.name)
-        return Several(f"named {' '.join(part.name for part in named)}", tuple(part.value for part in named))
-    return Several("", tuple(part.value if isinstance(part, Equation) else part for part in parts))
-
-
-def _matrix(rows: list[list[str]]) -> Several:
-    """Build a matrix from its rows; a single row or column is also a tuple."""
-    if len(rows) == 1 or all(len(row) == 1 for row in rows):
-        return Several(
-            "row" if len(rows) == 1 else "column", tuple(read(cell.strip()) for row in rows for cell in row)
-        )
-    return Several("matrix", tuple(Several("row", tuple(read(cell.strip()) for cell in row)) for row in rows))
-
-
-def _relation(pieces: list[str]) -> Several:
-    """Turn x < 3 and 1 <= x < 3 into intervals; keep other relations with their signs."""
-    sides, signs = [piece.strip() for piece in pieces[::2]], pieces[1::2]
-    if signs[0].startswith(">"):
-        sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
-    if len(sides) == 2 and signs != [r"\ne"]:
-        if re.fullmatch("[a-z]", sides[0]):
-            sides, signs = [r"-\infty", *sides], ["<", *signs]
-        elif re.fullmatch("[a-z]", sides[1]):
-            sides, signs = [*sides, r"\infty"], [*signs, "<"]
-    if len(sides) == 3 and re.fullmatch("[a-z]", sides[1]) and set(signs) <= {"<", "<="}:
-        brackets = ("[" if signs[0] == "<=" else "(") + ("]" if signs[1] == "<=" else ")")
-        brackets = "open" if brackets == "()" else brackets
-        return Several(brackets, (read(sides[0]), read(sides[2])))
-    return Several("".join(signs), tuple(map(read, sides)))
-
-
-def _equation(sides: list[str]) -> Meaning | None:
-    """Return the common value of equal sides, as in 48 + 24 = 72; else an equation."""
-    name = next((side for side in (sides[0], sides[-1]) if _NAME.fullmatch(side)), "")
-    if name.startswith("(") and (order := re.findall("[a-z]", name)) != sorted(order):
-        return None  # (y, x) = (2, 3) is the point (3, 2)
-    if not name and not _VARIABLE.search(sides[0]) and read(sides[0]) is None:
-        name = sides[0]  # an expression that is not computed, such as \gcd(4,6)
-    values = [read(side) for side in sides if side != name]
-    if values and all(same(values[0], value) for value in values[1:]):
-        return Equation((sides[0], sides[-1]), name, values[0]) if name else values[0]
-    return Equation((sides[0], sides[1])) if len(sides) == 2 else None
-
-
-# --- Expressions --------------------------------------------------------------------------------------------------
-
-_SPELLING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
-    (re.compile(r"(?<![A-Za-z\\_^{])([0-9.]+)[eE]([-+]?[0-9]{1,3})(?![0-9A-Za-z])"), r"\1*10^{\2}"),
-    (
-        re.compile(r"(?<![0-9])([0-9]+)/([0-9]+)(?=\s?(?:[A-Za-z(]|\\pi|\\sqrt))"),
-        r"\\frac{\1}{\2}",
-    ),  # 1/2x is half of x
-    (  # the parser would turn it into a double
-        re.compile(r"([0-9]*)\.([0-9]+)"),
-        lambda decimal: rf"{{\frac{{{int(decimal[1] + decimal[2])}}}{{{10 ** len(decimal[2])}}}}}",
-    ),
-    (re.compile(r"([A-Za-z])('+)"), lambda primed: f"{primed[1]}_{{p{len(primed[2])}}}"),  # it would drop primes
-    (re.compile(r"\^\s?\(([^()]*)\)"), r"^{\1}"),
-    (re.compile(r"\\(?:log|lg)_([0-9])\s?([0-9]+)"), r"\\log_{\1}{\2}"),
-]
-
-
-_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")  # names, but no commands
-
-
-def both_cases(text: str) -> bool:
-    """True if a formula has a letter in both cases: then they are two variables, otherwise X is x."""
-    letters = set("".join(_LETTER.findall(text)))
-    return any(letter.upper() in letters for letter in letters if letter.islower())
-
-
-def _expression(text: str) -> Expression | None:
-    """Compute an expression that math-verify's parser reads; None if it cannot read it, or if a value is too large."""
-    if len(text) > MAX_EXPRESSION or _TOO_LARGE.search(text) or re.search(r"\\(?:gcd|lcm)[^A-Za-z]*[a-z]", text):
-        return None  # the parser takes variables for coprime
-    # here: the import takes seconds, and plain numbers do not need it
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
-
-    if not both_cases(text):
-        text = _LETTER.sub(lambda letter: letter[0].lower(), text)
-    for pattern, replacement in _SPELLING:
-        text = pattern.sub(replacement, text)
-    case = ConversionConfig(lowercase_symbols=False)
-    try:
-        parsed = latex2sympy(text, normalization_config=None, conversion_config=case)
-    except Exception:  # the parser raises plain Exceptions
-        return None
-    try:
-        return Expression(tuple(_value_at(parsed, point) for point in range(3)))
-    except (TypeError, ValueError, ArithmeticError, AttributeError):  # no value, or not an expression
-        return None
+class NotRead(Exception):
+    """A text is no expression, or it is too large."""
 
 
 class _Irrational(Exception):
     """The value of an expression is not a fraction."""
 
 
+class _NoValue(Exception):
+    """An expression has no real value at a point."""
+
+
+# --- Parsing ------------------------------------------------------------------------------------------------------
+
+
+def numeral(text: str) -> Fraction:
+    """Read digits with separators: 1,200.5, 1.200.000, 1.234,5, 1'200, 1 200, 1e5.
+
+    >>> [str(numeral(text)) for text in ("1,200.5", "1.200.000", "1.234,5", "1'200", "12,00,000", ".5", "1e-2")]
+    ['2401/2', '1200000', '2469/2', '1200', '1200000', '1/2', '1/100']
+    """
+    if len(text) > 1000:
+        raise NotRead(text[:20])
+    if " " in text:
+        text = text.replace(" ", "").replace(",", ".")
+    text = text.replace("'", "")
+    if text.count(".") > 1 or (0 <= text.find(".") < text.find(",")):
+        text = text.replace(".", "").replace(",", ".")
+    return Fraction(text.replace(",", "") if text.count(",") else text)
+
+
+class _Parser:
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens = [token for token in tokens if token.kind not in ("bold", "newline")]
+        self.place, self.depth, self.bars = 0, 0, 0
+        self.degrees = any(token.text.lstrip("\\") in TRIGONOMETRY for token in self.tokens)
+        if len(tokens) > MAX_TOKENS:
+            raise NotRead("too long")
+
+    def next(self, ahead: int = 0) -> Token | None:
+        place = self.place + ahead
+        return self.tokens[place] if place < len(self.tokens) else None
+
+    def take(self, text: str = "") -> Token:
+        token = self.next()
+        if token is None or (text and token.text != text):
+            raise NotRead(text)
+        self.place += 1
+        return token
+
+    def at(self, *texts: str) -> bool:
+        token = self.next()
+        return token is not None and token.text in texts
+
+    def whole(self) -> Node:
+        node = self.sum()
+        if self.next() is not None:
+            raise NotRead(self.tokens[self.place].text)
+        return node
+
+    def sum(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise NotRead("too deep")
+        parts = [self.product()]
+        while self.at("+", "-"):
+            sign = self.take().text
+            part = self.product()
+            parts.append(("mul", ("num", Fraction(-1)), part) if sign == "-" else part)
+        self.depth -= 1
+        return parts[0] if len(parts) == 1 else ("add", *parts)
+
+    def product(self) -> Node:
+        if self.at("-", "+"):
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise NotRead("too deep")
+            sign, part = self.take().text, self.product()
+            self.depth -= 1
+            return ("mul", ("num", Fraction(-1)), part) if sign == "-" else part
+        parts = [self.factor()]
+        while True:
+            if self.at("*", "\\times", "\\cdot", "x") and not (self.at("x") and not self._times()):
+                self.take()
+                parts.append(self.signed())
+            elif self.at("/", "\\div"):
+                self.take()
+                parts.append(("pow", self.signed(), ("num", Fraction(-1))))
+            elif self._starts():
+                before, token = self.tokens[self.place - 1], self.tokens[self.place]
+                if token.kind == "number" and before.kind == "number":
+                    raise NotRead("two numbers")
+                if token.text == "\\frac" and before.kind == "number" and "." not in before.text:
+                    part = self.factor()  # 3\frac{1}{2}
+                    simple = len(part) == 3 and all(_constant(each) for each in part[1:])
+                    parts[-1] = ("add", parts[-1], part) if simple else ("mul", parts[-1], part)
+                    continue
+                if token.kind == "number" and before.text not in ")]}!":
+                    raise NotRead("a number after a name")
+                parts.append(self.factor())
+            else:
+                return parts[0] if len(parts) == 1 else ("mul", *parts)
+
+    def _times(self) -> bool:
+        """True if the x here is a sign: 3 x 10^8."""
+        before, after = self.tokens[self.place - 1], self.next(1)
+        token = self.tokens[self.place]
+        return before.kind == "number" and not token.glued and after is not None and after.kind in ("number", "open")
+
+    def signed(self) -> Node:
+        if self.at("-", "+"):
+            sign = self.take().text
+            part = self.factor()
+            return ("mul", ("num", Fraction(-1)), part) if sign == "-" else part
+        return self.factor()
+
+    def _starts(self) -> bool:
+        token = self.next()
+        if token is None or token.text in (
+            "\\right",
+            "\\rfloor",
+            "\\rceil",
+            "\\}",
+            "\\times",
+            "\\cdot",
+            "\\div",
+            "\\choose",
+        ):
+            return False
+        if token.text == "|":
+            return self.bars == 0
+        return token.kind in ("number", "word", "command", "open")
+
+    def factor(self) -> Node:
+        node = self.base()
+        while token := self.next():
+            if token.kind == "power":
+                self.take()
+                if self.at("\\circ") or (self.at("{") and (after := self.next(1)) and after.text == "\\circ"):
+                    self.place += 1 if self.at("\\circ") else 3
+                    if not self.degrees:
+                        raise NotRead("degrees")
+                    node = ("mul", node, ("pi",), ("num", Fraction(1, 180)))
+                    continue
+                node = _power(node, self.exponent())
+            elif token.text == "!":
+                self.take()
+                node = ("factorial", node)
+            else:
+                break
+        return node
+
+    def exponent(self) -> Node:
+        if self.at("{", "("):
+            return self.group()
+        if self.at("-", "+"):
+            sign, part = self.take().text, self.base()
+            return ("mul", ("num", Fraction(-1)), part) if sign == "-" else part
+        return self.base()
+
+    def group(self) -> Node:
+        """Parse what is in brackets, or a single piece; of `\\frac12` a single digit."""
+        token = self.next()
+        if token and token.kind == "open":
+            self.take()
+            bars, self.bars = self.bars, 0
+            node = self.sum()
+            if token.text == "{" and self.at("\\choose"):
+                self.take()
+                node = ("binomial", node, self.sum())
+            self.take(CLOSING[token.text])
+            self.bars = bars
+            return node
+        return self.base()
+
+    def digit(self) -> Node:
+        token = self.next()
+        if token and token.kind == "number" and len(token.text) > 1 and token.text.isdigit():
+            rest = token._replace(text=token.text[1:], start=token.start + 1)
+            self.tokens[self.place] = rest
+            return ("num", Fraction(int(token.text[0])))
+        if token and token.kind == "word" and len(token.text) > 1:
+            self.tokens[self.place] = token._replace(text=token.text[1:], start=token.start + 1)
+            return ("sym", token.text[0])
+        return self.group() if not self.at("(", "[") else self.base()
+
+    def base(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise NotRead("too deep")
+        node = self._base()
+        self.depth -= 1
+        return node
+
+    def _base(self) -> Node:
+        token = self.next()
+        if token is None:
+            raise NotRead("it ends")
+        if token.kind == "number":
+            self.take()
+            return ("num", numeral(token.text))
+        if token.kind == "open":
+            return self.group()
+        if token.text == "|":
+            self.take()
+            self.bars += 1
+            node = self.sum()
+            self.take("|")
+            self.bars -= 1
+            return ("abs", node)
+        if token.kind == "command":
+            return self.command(self.take().text[1:])
+        if token.kind == "word":
+            return self.word(self.take())
+        raise NotRead(token.text)
+
+    def word(self, token: Token) -> Node:
+        name = token.text
+        if name in _ALSO or (name.isascii() and name.lower() in ("pi", "theta", "phi", "inf")):
+            return self.command(name)
+        if len(name) > 2 or name.lower() in WORDS or not name.isascii():
+            raise NotRead(name)
+        if len(name) == 2:
+            first, second = (self.symbol(letter) for letter in name[:1]), self.symbol(name[1], last=True)
+            return ("mul", *first, second)
+        return self.symbol(name, last=True)
+
+    def symbol(self, name: str, last: bool = False) -> Node:
+        if last and (token := self.next()) and token.kind == "quote" and token.glued and set(token.text) == {"'"}:
+            name += self.take().text
+        if last and self.at("_"):
+            self.take()
+            if self.at("{"):
+                self.take()
+                below = ""
+                while not self.at("}"):
+                    below += self.take().text
+                self.take("}")
+            else:
+                below = self.take().text
+            name += f"_{below}"
+        if last and name in APPLIED and self.at("("):
+            self.take("(")
+            arguments = [self.sum()]
+            while self.at(","):
+                self.take()
+                arguments.append(self.sum())
+            self.take(")")
+            return ("call", name, *arguments)
+        return ("sym", name)
+
+    def command(self, name: str) -> Node:
+        if name in ("frac", "dfrac", "tfrac", "cfrac"):
+            above, below = self.digit(), self.digit()
+            return ("mul", above, ("pow", below, ("num", Fraction(-1))))
+        if name == "sqrt":
+            root: Node = ("num", Fraction(2))
+            if self.at("["):
+                root = self.group()
+            inside = self.group()
+            return _root(inside, root)
+        if name in ("binom", "dbinom", "tbinom"):
+            return ("binomial", self.digit(), self.digit())
+        if name in ("lfloor", "lceil"):
+            node = self.sum()
+            self.take(f"\\r{name[1:]}")
+            return ("floor", node) if name == "lfloor" else ("ceil", node)
+        if name in ("lvert", "mid", "vert"):
+            node = self.sum()
+            self.take({"lvert": "\\rvert"}.get(name, f"\\{name}"))
+            return ("abs", node)
+        if name == "%":
+            raise NotRead("%")
+        if name in ("pi", "infty", "inf"):
+            if name != "pi":
+                raise NotRead(name)
+            return ("pi",)
+        if name in ("mathbb", "overline", "vec", "hat", "bar"):
+            raise NotRead(name)
+        if name in SYMBOLS:
+            return self.symbol("\\" + _SAME_SYMBOL.get(name, name), last=True)
+        if name in ("theta", "phi"):
+            return ("sym", "\\" + name)
+        if name in ("mathrm", "text", "boxed", "fbox", "displaystyle"):
+            return self.group()
+        if name in _ALSO:
+            return self.function(_ALSO[name])
+        raise NotRead(name)
+
+    def function(self, name: str) -> Node:
+        below, power = None, None
+        while self.at("_", "^"):
+            if self.take().text == "_":
+                below = self.digit() if not self.at("{") else self.group()
+            else:
+                power = self.exponent()
+        if name in ("gcd", "lcm", "max", "min"):
+            opening = self.take().text
+            if opening not in "({":
+                raise NotRead(name)
+            parts = [self.sum()]
+            while self.at(","):
+                self.take()
+                parts.append(self.sum())
+            self.take(CLOSING[opening])
+            return (name, *parts)
+        argument = self.group() if self.at("(", "[", "{") else self.argument()
+        if power == ("mul", ("num", Fraction(-1)), ("num", Fraction(1))) and name in _ARC:
+            name, power = _ARC[name], None
+        node: Node = (name, argument)
+        if name in ("log", "lg"):
+            base = below or (("sym", "log's base") if name == "log" else ("num", Fraction(10)))
+            node = ("mul", ("ln", argument), ("pow", ("ln", base), ("num", Fraction(-1))))
+        elif below is not None:
+            raise NotRead(name)
+        return node if power is None else _power(node, power)
+
+    def argument(self) -> Node:
+        """Parse an argument without brackets: the factors up to a sign or another function."""
+        parts = [self.signed()]
+        while (token := self.next()) and self._starts() and token.kind != "open":
+            if token.text.lstrip("\\") in _ALSO or token.text == "|" or token.kind == "number":
+                break
+            parts.append(self.factor())
+        if self.at("^"):
+            raise NotRead("^")
+        node = parts[0] if len(parts) == 1 else ("mul", *parts)
+        if self.next(0) and self.at("^"):
+            raise NotRead("^")
+        return node
+
+
+def _constant(node: Node) -> bool:
+    return node[0] == "num" or (node[0] == "pow" and node[1][0] == "num")
+
+
+def _power(base: Node, exponent: Node) -> Node:
+    if exponent[0] == "mul" and exponent[1:] == (
+        ("num", Fraction(1)),
+        ("pow", ("num", Fraction(2)), ("num", Fraction(-1))),
+    ):
+        return _root(base, ("num", Fraction(2)))
+    if base == ("sym", "e"):
+        return ("exp", exponent)
+    return ("pow", base, exponent)
+
+
+def _root(inside: Node, root: Node) -> Node:
+    r"""Build a root; \sqrt{4(x+y)^2} is 2|x+y|."""
+    below: Node = ("pow", root, ("num", Fraction(-1)))
+    if root == ("num", Fraction(2)):
+        parts = inside[1:] if inside[0] == "mul" else (inside,)
+        even = [part for part in parts if _is_even(part) and names(part)]
+        if even:
+            rest = [part for part in parts if part not in even]
+            out = [("abs", _power(part[1], ("num", part[2][1] / 2))) for part in even]
+            return ("mul", *out, *([("pow", ("mul", *rest), below)] if rest else []))
+    return ("pow", inside, below)
+
+
+def _is_even(node: Node) -> bool:
+    return bool(node[0] == "pow" and node[2][0] == "num" and node[2][1] > 0 and node[2][1] % 2 == 0)
+
+
+def parse(tokens: Sequence[Token]) -> Node | None:
+    """Parse tokens as one expression; None if they are none, or too long or deep."""
+    try:
+        return _Parser(tokens).whole()
+    except (NotRead, RecursionError):
+        return None
+
+
+@functools.lru_cache(maxsize=2**12)
+def names(node: Node) -> frozenset[str]:
+    """Return the variables of an expression, with `i`, and functions whose values nobody knows."""
+    if node[0] == "sym":
+        return frozenset() if node[1] == "e" else frozenset((node[1],))
+    inner = frozenset().union(*(names(part) for part in node[1:] if isinstance(part, tuple)))
+    return inner | {node[1]} if node[0] == "call" else inner
+
+
+# --- Values -------------------------------------------------------------------------------------------------------
+
 _contexts = threading.local()  # mpmath's contexts hold their precision: one of each for a thread
 
 
-def _value_at(parsed: Any, point: int) -> Value:
-    try:
-        return _value(parsed, point, None)
-    except _Irrational:
-        return _inexact(lambda context: _value(parsed, point, context))
-
-
-def _inexact(compute: Callable[[Any], Any]) -> Inexact:
+def _both_contexts() -> tuple[Any, Any]:
     if not hasattr(_contexts, "both"):
-        from mpmath import MPContext
+        from mpmath import MPContext  # here: plain numbers do not need it
 
         _contexts.both = MPContext(), MPContext()
         _contexts.both[0].dps, _contexts.both[1].dps = 60, 120
-    low, high = _contexts.both
+    return _contexts.both
+
+
+def _inexact(compute: Callable[[Any], Any]) -> Inexact:
+    low, high = _both_contexts()
     values = compute(low), compute(high)
     if not high.isfinite(values[1]):
-        raise ValueError("no number")
+        raise _NoValue
     return values
 
 
-def _value(node: Any, point: int, context: Any) -> Any:
-    """Compute an expression of sympy within bounds, which sympy's own evaluation lacks; exactly without a context.
+@functools.lru_cache(maxsize=2**12)
+def _digest(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
 
-    Raises:
-        _Irrational: the value is not a fraction.
-        TypeError: the expression is not supported.
-        ArithmeticError: the value is too large, or does not exist.
-    """
-    kind = type(node).__name__
-    if node.is_Rational:
-        return Fraction(node.p, node.q) if context is None else context.mpf(node.p) / node.q
-    if kind == "Symbol" and str(node) != "i":  # near 0, 50 and -50, different for each name
-        value = Fraction(zlib.crc32(f"{node}{point}".encode()) % 999_983 + 1, 499_979) + (0, 50, -50)[point]
-        return value if context is None else context.mpf(value.numerator) / value.denominator
-    parts = [_value(part, point, context) for part in node.args]
-    match kind:
-        case "Add":
+
+def _random(*key: Any) -> Fraction:
+    """A fraction in (0, 2] that depends on the key alone."""
+    return Fraction(_digest(repr(key)) % 999_983 + 1, 499_979)
+
+
+def _at(name: str, point: int) -> Fraction:
+    """The value of a variable at a point: near 0, 1, 10 and 50, positive first, then of either sign, then integers."""
+    value = _random(name, point)
+    if point % POINTS >= 9:
+        value = Fraction(1 + _digest(f"{name} {point}") % 29)
+    elif size := (1, 0, 10, 50, 1, 3, 0, 20, 60)[point % POINTS]:
+        value = value * size if size < 50 else value + size
+    negative = point % POINTS >= POSITIVE and point % POINTS != 9 and _digest(f"{point}{name}") & 8
+    return -value if negative else value
+
+
+class _At:
+    """One point: the variables' values, and whether values may be complex."""
+
+    def __init__(self, point: int, complex_: bool, fold: bool) -> None:
+        self.point, self.complex, self.fold = point, complex_, fold
+
+    def value(self, node: Node) -> Value:
+        try:
+            return self.compute(node, None)
+        except _Irrational:
+            return _inexact(lambda context: self.compute(node, context))
+        except ZeroDivisionError:
+            raise _NoValue from None
+
+    def elsewhere(self, node: Node, point: int) -> Any:
+        """An expression's value at another point, as a fraction or to 60 digits."""
+        value = _At(point, self.complex, self.fold).value(node)
+        return value if isinstance(value, Fraction) else value[0]
+
+    def compute(self, node: Node, context: Any) -> Any:
+        """Compute an expression, exactly without a context.
+
+        Raises:
+            _Irrational: the value is not a fraction.
+            _NoValue: there is no (real) value.
+            NotRead: it is too large.
+        """
+        kind = node[0]
+        if kind == "num":
+            return node[1] if context is None else context.mpf(node[1].numerator) / node[1].denominator
+        if kind == "sym":
+            return self.symbol(node[1], context)
+        if kind in ("abs", "floor", "ceil", "gcd", "lcm", "max", "min", "call") and names(node):
+            return self.structural(node, context)
+        if kind == "pi":
+            if context is None:
+                raise _Irrational
+            return +context.pi
+        if kind == "call":
+            return self.structural(node, context)
+        parts = [self.compute(part, context) for part in node[1:]]
+        if kind == "add":
             return sum(parts, start=Fraction(0) if context is None else context.zero)
-        case "Mul":
-            return math.prod(parts, start=Fraction(1) if context is None else context.one)
-        case "Abs":
+        if kind == "mul":
+            return self.bounded(math.prod(parts, start=Fraction(1) if context is None else context.one))
+        if kind == "pow":
+            return self.power(parts[0], parts[1], context)
+        if kind == "abs":
             return abs(parts[0])
-        case "UnevaluatedExpr":
-            return parts[0]
-        case "factorial" if _is_count(parts[0]):
-            return Fraction(math.factorial(int(parts[0])))
-        case "binomial" if all(map(_is_count, parts)):
-            return Fraction(math.comb(int(parts[0]), int(parts[1])))
-        case "floor" | "ceiling" if isinstance(parts[0], Fraction):
-            return Fraction(math.floor(parts[0]) if kind == "floor" else math.ceil(parts[0]))
-        case "Pow":
-            return _power(parts[0], parts[1], context)
-    if context is None:
-        raise _Irrational
-    if any(abs(part) > MAX_ARGUMENT for part in parts):
-        raise OverflowError(f"{kind} of too large a number")
-    match kind:
-        case "Symbol":
-            return context.j
-        case "Exp1" | "Pi":
-            return +getattr(context, {"Exp1": "e", "Pi": "pi"}[kind])
-        case "factorial" if abs(parts[0]) < 10**4:
-            return context.gamma(parts[0] + 1)
-        case "binomial":
-            return context.binomial(*parts)
-        case "log":
-            return context.log(parts[0]) / (context.log(parts[1]) if len(parts) > 1 else 1)
-        case _ if kind in FUNCTIONS:
-            return getattr(context, kind)(parts[0])
-    raise TypeError(f"{kind} is not computed")
+        if kind in ("gcd", "lcm", "floor", "ceil", "max", "min"):
+            return self.exact(kind, parts, context)
+        if kind in ("factorial", "binomial"):
+            return self.count(kind, parts, context)
+        if context is None:
+            raise _Irrational
+        return self.function(kind, parts[0], context)
+
+    def symbol(self, name: str, context: Any) -> Any:
+        if name in ("e", "i"):
+            if context is None:
+                raise _Irrational
+            return context.j if name == "i" else +context.e
+        if self.fold and len(name) > 0 and name[0] not in "\\EI":
+            name = name[0].lower() + name[1:]
+        value = _at(name, self.point)
+        return value if context is None else context.mpf(value.numerator) / value.denominator
+
+    def bounded(self, value: Any) -> Any:
+        if (
+            isinstance(value, Fraction)
+            and value.numerator.bit_length() + value.denominator.bit_length() > 4 * MAX_BITS
+        ):
+            raise NotRead("too large")
+        return value
+
+    def structural(self, node: Node, context: Any) -> Any:
+        """The value of what differs for each structure of its argument; only that |x| is x or -x, [x+1] is [x]+1."""
+        kind = node[0]
+        if kind == "call":
+            key = tuple(repr(self.key(part)) for part in node[2:])
+            return self.given(_random(node[1], key), context)
+        if kind in ("gcd", "lcm", "max", "min"):
+            return self.given(_random(kind, sorted(repr(self.key(part)) for part in node[1:])), context)
+        value = self.compute(node[1], context)
+        if kind == "abs":
+            first = self.elsewhere(node[1], 200)
+            shape = tuple(self.shape(self.elsewhere(node[1], point) / first) for point in (201, 202)) if first else ()
+            sign = 1 if _digest(repr((shape, self.point))) & 16 else -1
+            return value * sign * (1 if self._real(first) > 0 else -1)
+        exact = self.elsewhere(node[1], self.point)
+        exact = Fraction(str(exact)) if not isinstance(exact, Fraction) else exact
+        inside = exact % 1 if kind == "floor" else -exact % 1
+        part = self.given(_random("floor", self.shape(inside)), context)
+        return value - part if kind == "floor" else value + part
+
+    def key(self, node: Node) -> Any:
+        return self.shape(self.elsewhere(node, self.point))
+
+    @staticmethod
+    def shape(value: Any) -> Any:
+        return value if isinstance(value, Fraction) else value.context.nstr(value, 40)
+
+    def _real(self, value: Any) -> Any:
+        if not isinstance(value, Fraction) and value.imag:
+            raise _NoValue
+        return value if isinstance(value, Fraction) else value.real
+
+    def given(self, value: Fraction, context: Any) -> Any:
+        return value if context is None else context.mpf(value.numerator) / value.denominator
+
+    def exact(self, kind: str, parts: list[Any], context: Any) -> Any:
+        """Compute what needs exact numbers, or a sign."""
+        if kind in ("floor", "ceil") and not isinstance(parts[0], Fraction):
+            nearest = context.nint(self._real(parts[0]))
+            if abs(parts[0] - nearest) < context.mpf(10) ** -40 or abs(parts[0]) > 1e15:
+                raise NotRead("a floor that is too near")
+        if kind in ("floor", "ceil") and context is not None:
+            return (context.floor if kind == "floor" else context.ceil)(self._real(parts[0]))
+        if kind in ("max", "min"):
+            return (max if kind == "max" else min)(map(self._real, parts))
+        if kind in ("gcd", "lcm"):
+            if context is not None or any(part.denominator != 1 for part in parts):
+                raise _NoValue
+            value = (math.gcd if kind == "gcd" else math.lcm)(*(int(part) for part in parts))
+            return self.bounded(Fraction(value))
+        return Fraction(math.floor(parts[0]) if kind == "floor" else math.ceil(parts[0]))
+
+    def count(self, kind: str, parts: list[Any], context: Any) -> Any:
+        if context is None:
+            if all(part.denominator == 1 for part in parts) and (parts[0] >= 0 or kind == "binomial"):
+                if any(abs(part) > MAX_COUNT for part in parts):
+                    if kind == "binomial" and 0 <= parts[1] <= 20 and 0 <= parts[0] < 10**30:
+                        return Fraction(math.comb(int(parts[0]), int(parts[1])))
+                    raise NotRead("too large")
+                if kind == "factorial":
+                    return Fraction(math.factorial(int(parts[0])))
+                if min(parts) >= 0:
+                    return Fraction(math.comb(int(parts[0]), int(parts[1])))
+            raise _Irrational
+        if any(abs(part) > MAX_COUNT for part in parts):
+            raise NotRead("too large")
+        try:
+            return context.gamma(parts[0] + 1) if kind == "factorial" else context.binomial(*parts)
+        except ValueError:  # a pole
+            raise _NoValue from None
+
+    def power(self, base: Any, exponent: Any, context: Any) -> Any:
+        if context is None:
+            if exponent.denominator != 1:
+                root = _exact_root(base, exponent.denominator) if exponent.denominator < 64 else None
+                if root is None:
+                    raise _Irrational
+                base, exponent = root, Fraction(exponent.numerator)
+            if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > MAX_BITS:
+                raise NotRead("too large a power") if abs(base) != 1 and base else _Irrational
+            return base ** int(exponent)
+        if base and abs(exponent) * (abs(context.log(abs(base), 2)) + 1) > 10**5:
+            raise NotRead("too large a power")
+        if not base and self._real(exponent) <= 0:
+            raise _NoValue
+        value = context.power(base, exponent)
+        if not self.complex and value.imag:
+            raise _NoValue
+        return value
+
+    def function(self, kind: str, part: Any, context: Any) -> Any:
+        if abs(part) > MAX_ARGUMENT and kind not in ("ln",):
+            raise NotRead(f"{kind} of too large a number")
+        try:
+            value = context.log(part) if kind == "ln" else getattr(context, kind)(part)
+        except (ValueError, ZeroDivisionError):  # a pole
+            raise _NoValue from None
+        if not self.complex and value.imag:
+            raise _NoValue
+        return value
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= 5000
+def _exact_root(value: Fraction, degree: int) -> Fraction | None:
+    """Return the root of a fraction if it is one; None otherwise, also of large or negative numbers."""
+    if value < 0 or max(value.numerator.bit_length(), value.denominator.bit_length()) > 4000:
+        return None
+    roots = [_integer_root(part, degree) for part in (value.numerator, value.denominator)]
+    return Fraction(*roots) if None not in roots else None  # type: ignore[arg-type]
 
 
-def _power(base: Any, exponent: Any, context: Any) -> Any:
-    if context is not None:
-        if base and abs(exponent) * (abs(context.log(abs(base), 2)) + 1) > MAX_BITS:
-            raise OverflowError("too large a power")
-        return context.power(base, exponent)
-    if exponent.denominator != 1:
-        raise _Irrational
-    if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > MAX_BITS:
-        raise OverflowError("too large a power")
-    return base ** int(exponent)
-
-
-# --- Comparing ----------------------------------------------------------------------------------------------------
-
-
-def same(answer: Meaning | None, gold: Meaning | None) -> bool:
-    """True if two formulas are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
-    if isinstance(answer, Either) or isinstance(gold, Either):
-        readings = [side.readings if isinstance(side, Either) else (side,) for side in (answer, gold)]
-        return any(same(one, other) for one in readings[0] for other in readings[1])
-    if isinstance(answer, Equation) and isinstance(gold, Equation) and answer.name and answer.name == gold.name:
-        return same(answer.value, gold.value)
-    if isinstance(answer, Equation) and isinstance(gold, Equation):
-        one, other = (_expression("{}-({})".format(*equation.sides)) for equation in (answer, gold))
-        return one is not None and other is not None and _is_multiple(one.values, other.values)
-    answer, gold = (side.value if isinstance(side, Equation) else side for side in (answer, gold))
-    if answer is None or gold is None:
-        return False
-    if isinstance(answer, Several) or isinstance(gold, Several):
-        return isinstance(answer, Several) and isinstance(gold, Several) and _same_parts(answer, gold)
-    if isinstance(answer, Number) and isinstance(gold, Number):
-        return _same_number(answer, gold)
-    if isinstance(answer, Number) and _rounds(_values(gold), answer):
-        return True
-    if isinstance(gold, Number) and gold.digits > 15 and _rounds(_values(answer), gold):
-        return True
-    return all(
-        _is_equal(one, other)
-        for point, (one, other) in enumerate(zip(_values(answer), _values(gold), strict=True))
-        if point < 2 or (_is_real(one) and _is_real(other))  # \ln(xy) is \ln x + \ln y if that is real
-    )
-
-
-def _same_parts(answer: Several, gold: Several) -> bool:
-    kinds, one, other = {answer.kind, gold.kind}, answer.parts, gold.parts
-    if len(one) != len(other):
-        return False
-    if kinds <= {"", "{}"} or kinds == {"union"}:  # in any order
-        return all(any(same(part, item) for item in b) for a, b in ((one, other), (other, one)) for part in a)
-    point = next((kind for kind in kinds if kind.startswith("named")), "row")
-    alike = len(kinds) == 1 or kinds in ({"", "()"}, {"open", "()"}, {"row", "()"}, {"column", "()"}, {point, "()"})
-    return alike and all(map(same, one, other))
-
-
-def _same_number(answer: Number, gold: Number) -> bool:
-    """True if values, and units if both have one, are equal; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
-    if answer.unit and gold.unit and answer.unit != gold.unit:
-        return False
-    got, want = answer.value, gold.value
-    pairs = [(got, want)] if answer.percent <= gold.percent or abs(want) >= 1 else []
-    if answer.percent != gold.percent:
-        pairs.append((got / 100, want) if answer.percent else (got, want / 100))
-    doubled = gold.digits > 15  # a gold answer that a program printed
-    return any(
-        one == other or gold.is_rounded_to(one) or _rounds((other,), answer) or (doubled and _rounds((one,), gold))
-        for one, other in pairs
-    )
-
-
-def _rounds(values: tuple[Value, ...], number: Number) -> bool:
-    """True for six or more significant digits of a value without a finite decimal: 3.141593 (pi), 0.333333 (1/3)."""
-    if min(number.digits, number.decimals) < 6 or len(set(values)) > 1:
-        return False
-    value = values[0]
-    if isinstance(value, Fraction):
-        if 10 ** value.denominator.bit_length() % value.denominator == 0:
-            return False  # a decimal: 0.1234567 is not 0.123457
-    elif value[1].imag:
-        return False
+def _integer_root(value: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(value)
     else:
-        value = Fraction(str(value[1].real))
-    cut = Fraction(int(value * 10**number.decimals), 10**number.decimals)
-    return number.value in (round(value, number.decimals), cut) or number.is_rounded_to(value)
+        low, high = 0, 1 << (value.bit_length() // degree + 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if middle**degree <= value else (low, middle - 1)
+        root = low
+    return root if root**degree == value else None
 
 
-def _values(meaning: Any) -> tuple[Value, ...]:
-    return (meaning.value,) * 3 if isinstance(meaning, Number) else meaning.values
+def _folds(node: Node) -> bool:
+    """True unless a letter is there in both cases: then they are two variables, otherwise X is x."""
+    letters = {name[0] for name in names(node) if name[0] != "\\"}
+    return not any(letter.upper() in letters for letter in letters if letter.islower())
 
 
-def _is_equal(one: Value, other: Value) -> bool:
+def values_at(node: Node, other: Node, point: int) -> list[Value | None]:
+    """The values of two expressions at a point; None where one has none."""
+    complex_ = bool({"i"} & (names(node) | names(other))) or not (names(node) | names(other))
+    found: list[Value | None] = []
+    for each in (node, other):
+        try:
+            found.append(_At(point, complex_, _folds(each)).value(each))
+        except _NoValue:
+            found.append(None)
+    return found
+
+
+def constant(node: Node) -> Value | None:
+    """Return the value of an expression without variables; None if it has variables, no value, or is too large."""
+    if names(node) - {"i"}:
+        return None
+    try:
+        return _At(0, True, False).value(node)
+    except (NotRead, _NoValue, OverflowError, RecursionError):
+        return None
+
+
+def equal(one: Node, other: Node) -> bool:
+    """True if two expressions have the same values, wherever both have one."""
+    return _compare(one, other, is_equal)
+
+
+def is_multiple(one: Node, other: Node) -> bool:
+    """True if the values of one expression are those of the other times one factor."""
+    first: list[tuple[Value, Value]] = []
+
+    def alike(a: Value, b: Value) -> bool:
+        first.append((a, b))
+        c, d = first[0]
+        if is_equal(c, Fraction(0)) or is_equal(d, Fraction(0)):
+            return False
+        return is_equal(_product(a, d), _product(c, b))
+
+    return _compare(one, other, alike)
+
+
+def _compare(one: Node, other: Node, alike: Callable[[Value, Value], bool]) -> bool:
+    found = 0
+    constants = not ((names(one) | names(other)) - {"i"})
+    try:
+        for point in range(1 if constants else POINTS):
+            a, b = values_at(one, other, point)
+            if a is not None and b is not None and (constants or not (_is_large(a) or _is_large(b))):
+                found += 1
+                if not alike(a, b):
+                    return False
+    except (NotRead, OverflowError, RecursionError):
+        return False
+    return found >= (1 if constants else NEEDED)
+
+
+def _is_large(value: Value) -> bool:
+    return not isinstance(value, Fraction) and abs(value[1]) > LARGEST
+
+
+def is_equal(one: Value, other: Value) -> bool:
     """True for equal fractions, or for values whose difference is tiny and shrinks with more digits."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
-    (_, first), (_, second) = _both(one), _both(other)
-    low, high = (abs(a - b) for a, b in zip(_both(one), _both(other), strict=True))
+    (_, first), (_, second) = _pair(one), _pair(other)
+    low, high = (abs(a - b) for a, b in zip(_pair(one), _pair(other), strict=True))
     size = max(abs(first), abs(second))
     if size > LARGEST or high > 1e-40 * max(size, 1):
         return False
     return bool(high == 0 or high < 1e-20 * low or (low == 0 and high < size * first.context.mpf(10) ** -110))
 
 
-def _is_real(value: Value) -> bool:
-    return isinstance(value, Fraction) or abs(value[1].imag) <= abs(value[1]) * 1e-40
-
-
-def _both(value: Value) -> Inexact:
+def _pair(value: Value) -> Inexact:
     if isinstance(value, Fraction):
         return _inexact(lambda context: context.mpf(value.numerator) / value.denominator)
     return value
 
 
-def _is_multiple(one: tuple[Value, ...], other: tuple[Value, ...]) -> bool:
-    """True if the values of one side are those of the other times one factor."""
-    if any(_is_equal(values[0], Fraction(0)) for values in (one, other)):
-        return False
-    return all(_is_equal(_product(a, other[0]), _product(one[0], b)) for a, b in zip(one, other, strict=True))
-
-
 def _product(one: Value, other: Value) -> Value:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one * other
-    (a, b), (c, d) = _both(one), _both(other)
+    (a, b), (c, d) = _pair(one), _pair(other)
     return a * c, b * d

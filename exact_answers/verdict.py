@@ -1,267 +1,39 @@
-"""Extract the answer from a text, and decide by the lenient rule whether it is right, however it is written.
+r"""Grade a text: where its answer is (marks.py, prose.py), what it is (compare.py), and whether it is the gold answer.
 
-Numbers are compared exactly (numbers.py), formulas by their values (formulas.py), all else as text. Two different
-answers ("72 or 71") are wrong. A verdict depends only on the texts, without timeouts or signals, in any thread.
+One function decides, `grade`, and says why in one word. It never raises for any text, and depends on the texts alone.
 """
 
-import functools
 import re
-from collections.abc import Iterator
 from fractions import Fraction
+from typing import NamedTuple
 
-from exact_answers.amounts import (
-    NUMBER,
-    OTHER_WORDS,
-    SHORT_UNITS,
-    Number,
-    number_of,
-    quantities,
-    read_number,
-    split_unit,
-    unit_of,
-    with_slashes,
-)
-from exact_answers.formulas import NO_FORMULA, both_cases, is_formula, read, same
-from exact_answers.writing import clean
-from rewards import extract_xml_answer
+from exact_answers import choices, claims, compare, marks, prose, words
+from exact_answers.amounts import Number
+from exact_answers.choices import plain
+from exact_answers.compare import Either, Equation, Expression, Meaning, Several, Text, read, read_tokens, same
+from exact_answers.marks import Mark
+from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE
+from exact_answers.writing import normalize, tokenize
 
-# Named answer patterns; a template such as "Final: {answer}" works, too
-ANSWER_PATTERNS = ("xml", "boxed", "hash", "final", "text")
-
-# --- Extraction ---------------------------------------------------------------------------------------------------
-
-# Everything that opens or closes a brace in LaTeX, and the rest of a line after "Answer:", also "**Final answer**:"
-_BRACES = re.compile(r"\\[\\{}]|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
-_FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3} ?[:：][*_]{0,3}")
+UNIT = "unit"
+MAX_SAME = 60  # characters that a text may be longer than twice the gold answer which it is
+MAX_TEXT = 6_000  # characters at the end of a text that are read as prose
+MAX_GOLD, MAX_MARKS = 10_000, 8  # characters of a gold answer; marks that are denied, one after the other
 
 
-def extract_answer(text: str, pattern: str = "xml") -> str:
-    r"""Extract the answer from a completion or gold solution, stripped; the whole text if the mark is missing.
+class Verdict(NamedTuple):
+    """The grade of a text.
 
-    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
-    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
-    `Final answer is:`, without bold type, dollar delimiters and a final full stop; `text`, the whole text; or a
-    template, `Final: {answer}`, the last one, up to what follows `{answer}` in it, or to the end of the line.
-
-    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
-    ('\\frac{1}{2}', '4000')
-    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
-    ('72', '72')
+    Attributes:
+        right: whether its answer is the gold answer.
+        read: the answer that was read, "" if none was.
+        why: `value` (it was compared as a value or a text), `unit` (the value is right, the unit is not),
+            `two answers`, `denied` (the text takes it back), or `not understood`.
     """
-    if pattern == "xml":
-        return extract_xml_answer(text)
-    answer = find_answer(text, pattern)
-    return text.strip() if answer is None else answer
 
-
-def find_answer(text: str, pattern: str) -> str | None:
-    """Extract the answer like `extract_answer`; None if the mark is missing."""
-    check_pattern(pattern)
-    if pattern == "text":
-        return text.strip()
-    if pattern == "boxed":
-        return _last_box(text)
-    if pattern == "hash":
-        _, mark, rest = text.rpartition("####")
-        answer = _first_line(rest)
-        # keep the comma of (1, 200) and the dollars of a formula
-        if not re.search(r"[\\({[]", answer):
-            answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
-        return answer if mark else None
-    if pattern == "final":
-        *_, end = 0, *(mark.end() for mark in _FINAL.finditer(text))
-        line = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", _first_line(text[end:]))[0]  # drop a remark after a number
-        return without_marks(line) if end else None
-    before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
-    _, mark, rest = text.rpartition(before.strip())
-    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop of 3.5. is part of the number
-    answer = re.split(closing, rest, maxsplit=1)[0].strip() if after.strip() else _first_line(rest)
-    return answer if mark else None
-
-
-def last_marked(text: str) -> str | None:
-    """Extract the answer at the last mark of any kind; None without a mark.
-
-    >>> last_marked("So <answer>42</answer>. No. Answer: 41"), last_marked("#### 41, no: <answer>42</answer>")
-    ('41', '42')
-    """
-    starts = {
-        "xml": text.rfind("<answer>"),
-        "boxed": max((start for start, _, _ in _boxes(text)), default=-1),
-        "final": max((mark.end() for mark in _FINAL.finditer(text)), default=-1),
-        "hash": text.rfind("####"),
-    }
-    last = max(starts, key=lambda mark: starts[mark])
-    return find_answer(text, last) if starts[last] >= 0 else None
-
-
-def check_pattern(pattern: str) -> None:
-    """Raise ValueError unless `find_answer` knows this pattern.
-
-    >>> check_pattern("latex")
-    Traceback (most recent call last):
-    ValueError: answer pattern 'latex': use xml, boxed, hash, final or text, or a template such as 'Final: {answer}'
-    """
-    before, mark, _ = pattern.partition("{answer}")
-    if pattern not in ANSWER_PATTERNS and not (mark and before.strip() and pattern.count("{answer}") == 1):
-        known = "use xml, boxed, hash, final or text, or a template such as 'Final: {answer}'"
-        raise ValueError(f"answer pattern {pattern!r}: {known}")
-
-
-def without_marks(answer: str) -> str:
-    """Strip spaces, bold type, dollar delimiters and a full stop from an answer.
-
-    >>> [without_marks(answer) for answer in ("**72**.", "$x + 1$.", "$5", "9 a.m.")]
-    ['72', 'x + 1', '$5', '9 a.m.']
-    """
-    answer = re.sub(r"(?<![.\s])(?<![A-Za-z]\.[A-Za-z])\.$", "", answer.strip().strip("*").strip()).strip("*").strip()
-    in_dollars = len(answer) > 2 and answer[0] == answer[-1] == "$" and answer.count("$") == 2
-    return answer[1:-1].strip() if in_dollars else answer
-
-
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0].strip()
-
-
-def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """Return start, end and text of each closed box, in the order of their starts."""
-    opened: list[re.Match[str]] = []
-    boxes = []
-    for brace in _BRACES.finditer(text):
-        if brace[0] == "}" and opened:
-            opening = opened.pop()
-            if opening[0] != "{":
-                boxes.append((opening.start(), brace.end(), text[opening.end() : brace.start()].strip()))
-        elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
-            opened.append(brace)
-    # `\boxed 5`, as in some rows of MATH
-    bare = re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)
-    return sorted([*boxes, *((box.start(), box.end(), box[1]) for box in bare)])
-
-
-_BETWEEN = re.compile(r"[\s$]{0,9}(?:,|,?\s?\b(?:and|or)\b)[\s$]{0,9}")
-
-
-def _last_box(text: str) -> str | None:
-    r"""The text of the last box, or of all that a comma, "and" or "or" joins: `\boxed{6} or \boxed{9}` is `6, 9`."""
-    boxes = _boxes(text)
-    answer, start = None, len(text)
-    for begin, end, inside in reversed(boxes):
-        if answer is not None and not (end <= start and _BETWEEN.fullmatch(text[end:start][:30])):
-            break
-        answer, start = inside if answer is None else f"{inside}, {answer}", begin
-    return answer
-
-
-# --- The lenient rule ---------------------------------------------------------------------------------------------
-
-MAX_TEXT = 10_000  # only this many characters at the end of a text are searched
-
-# What comes before a conclusion, and what ends it
-_SAID = re.compile(r"(?i)\b(?:is|are|at|equals|answer|option|choice)\b:?\s|:\s")
-_CLAUSE = re.compile(
-    r"[.;!?](?=\s|$)|,\s(?!or\b|and\b)(?=[a-z]{2})|\s(?=(?:because|since|so|which|where|when|as|if|for)\b)"
-)
-_DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
-_MATHEMATICS = re.compile(r"[0-9=<>^]|\\[a-zA-Z{]|[-+*/]\s?[A-Za-z(]|^\[")
-_MORE_THAN_NUMBERS = re.compile(r"\\[a-z]|\^|[0-9]!(?=[-+*/]|$)|^\||^[(\[{\\\]].*[,;]")  # roots, powers, tuples
-_VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m = 8 m
-    r"(?<![A-Za-z])(?![mgshlL])[A-Za-z]\s?[-+*/(]|[0-9](?![mgshlLkKMB])[A-Za-z](?![A-Za-z])[^=]*=|=.*,.*="
-)
-
-_GREEK = re.compile(r"\\[A-Z][a-z]+")  # \Delta is not \delta
-
-# Before a number: it is denied, and what was said earlier counts; or it is a part of what is said, and nothing counts
-_FILLERS = (
-    r"(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have|equal|equals|the|exactly|answer|a|any"
-    r"|necessarily|true|correct|that|it|is|was|think|believe|say|it['’]s))*"
-)
-_DENIALS = (
-    rf"(?:\b(?:not|never|cannot|neither|nor)|n['’]t){_FILLERS}"
-    rf"|\b(?:impossible|false|untrue|wrong|incorrect|unlikely|doubtful){_FILLERS}"
-    r"|\b(?:except|excluding|besides|unless|unlike|without|(?:apart|aside) from|ignore|reject|rule out|doubt|hardly"
-    r"|no (?:longer|way)|(?:anything|everything|nothing|all|none|number|value) but)"
-    r"(?:\s(?:for|that|the|answer|it|it['’]s|is))*"
-    r"|\b(?:wrong|incorrect)(?:\s(?:answer|value))?(?:\s(?:is|was|would be))?:?"
-    r"|\b(?:(?:rather|other) than|instead of|different from|differs? from|far from|unequal to|rounded from|up from"
-    r"|compared? (?:to|with))(?:\s(?:be|the|more|obvious))*"
-    r"|\bout of(?:\sthe)?|\b(?:left|remain|remaining) of(?:\s(?:the|her|his|their|its))?"
-)
-_PARTS = (
-    r"\b(?:(?:less|fewer|more|greater|larger|smaller|bigger|lower|higher) than(?: or equal to)?|at (?:least|most)"
-    r"|up to|between\s\S+\sand|exceeds?|below|above|under|over|beyond|past|until|through|nearly|almost|close to"
-    r"|starting from|as (?:many|few) as|short of|(?:minimum|maximum)(?: of)?|plus|times|divided by|multiplied by|per"
-    r"|mod|modulo|base|choose|raised to|to the(?: power(?: of)?)?|every|(?:[0-9]+|one) in|after|before|next to"
-    r"|(?:plus or )?minus|negative|twice|thrice|double|triple|divisible by|divides|from\s\S+\sto)(?:\sthe)?"
-    r"|\b(?:half|twice|double|triple)(?:\s[a-z]+){1,2}\s(?:is|equals)"
-    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|square|cube|root|factors?|multiples?|divisors?"
-    r"|digits?|reciprocal|inverse|opposite|negative|logarithm|percent|successor|some|one|any|most|(?<=[0-9] )[a-z]+)"
-    r"\sof(?:\s(?:the|all|her|his|their|its))?|[0-9]\s?%?\sof(?:\s(?:the|her|his|their|its))?"
-)
-_TIES = (  # signs
-    r"\\[pm]m|\\sqrt(?:\[3\])?|[\^<>_]|!=|\\ne|[<>]=|[0-9]:|\b0[xob]|(?<![A-Za-z])[A-Za-z]{1,2}\s?[-+*/]"
-    r"|[A-Za-z]{1,3}[-+*/]|[!'\]]\s?[-+*/]|_[0-9a-z]\s?[-+*/]|[A-Za-z]\([^()]{0,20}\)\s?[-+*/]"
-)
-_BEFORE = re.compile(rf"(?i)(?:{_DENIALS}|{_PARTS}|{_TIES})\s*[{{$(]*$")
-_PART_OF = re.compile(rf"(?i)(?:{_PARTS}|{_TIES})\s*[{{$(]*$")
-_DENIED = (  # after an answer: is wrong, cannot be right
-    r"(?:(?:is|was|are|were|seems?|looks?|would be)\s(?:clearly\s|obviously\s|just\s|a\s|the\s)?"
-    r"(?:not|never|wrong|incorrect|impossible|false|too|unlikely|excluded|invalid|absurd|no|ruled|rejected|extraneous"
-    r"|half|twice|double|less|more|greater|square|cube)\b"
-    r"|(?:has been|must be) (?:ruled|rejected|excluded)\b|contradicts?\b"
-    r"|(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t\b|can\s?not\b"
-    r"|(?:does|did|will|would|could) not\b|fails?\b)"
-)
-_UNITS = rf"(?:{SHORT_UNITS}|am|pm|[mgshlL](?!\s?[-+*/=^(]\s?[0-9A-Za-z(]))"
-_WORDS = r"(?:a|I|is|in|of|to|or|at|as|if|we|he|so|by|an|no|on|up|it|my|us|me|be|do|go|sq|cu)"
-_AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 dozen; 72 is wrong
-    rf"(?!{_UNITS}\b)[A-Za-z]{{1,2}}(?![A-Za-z])|\s{{1,3}}(?!(?:{_UNITS}|{_WORDS})\b)[A-Za-z]{{1,2}}(?![A-Za-z.'])"
-    r"|\s?(?:abc|xyz|bil|mil)\b|[‰'\"]"
-    r"|\}?\s?(?:\^|_|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
-    r"|\s?[-+*]\s?[A-Za-z]{1,3}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|[-+](?=\s|$)|-(?:fold|digit|year|sided)|[万億千百十]"
-    rf"|\s{OTHER_WORDS}|th root|\?\s*(?:$|\?|[Nn]o\b)|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED}"
-)
-# Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
-_OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
-_HEDGE = re.compile(rf"(?:\s+[a-z]+){{0,3}}[\s,;:?($-]*{_OR}(?:[\s,;:?($]|{_OR}|\b(?:it|is|I|mean)\b)*")
-_STATED = re.compile(r"(?i)\banswer is[^.!?\n]*[0-9][^!?\n]*?[.!](?=\s)")
-_CORRECTS = re.compile(
-    r"(?i)\b(?:wait|no|not|actually|correct(?:ion|ed|ing)?|instead|should|oops|sorry|check|answer|so)\b"
-)
-_AND = re.compile(r"\s*(?:[,;&]|,?\s?and)\s*")
-_ONLY_NUMBERS = re.compile(rf"(?:[\s,;|&?!().:$\[\]/-]|{_OR}|\b(?:and|either|both|between|from|to|not)\b)*")
-_COUNTED = re.compile(r"(?:\s?[A-Za-z]+(?:\s?\^\{?[0-9]\}?)?){1,4}(?:/[A-Za-z]+)?")  # the words after a number
-# 5 left after 3 days: how long it took
-_ADJUNCT = re.compile(r"(?<=[a-z])\s+after\s+[0-9]+\s+(?:second|minute|hour|day|week|month|year)s?[\s.]*$")
-
-# Words that deny a marked answer: before its mark (is not \boxed{72}), after it (\boxed{72} is wrong), or in the next
-# sentence (Wait, that's incorrect). A noun between is what is counted: \boxed{5} answers were wrong
-_OPENS = r"[*$ ]*(?:\s*(?:\\[(\[]|\$\$)\s*)?(?:(?:<answer>|####|\\(?:boxed|fbox)\s?\{)\s*)?[*$ ]*"  # on the same line
-_CLOSES = r"(?:</answer>|\\[)\]]|[}*$\s])*+"
-_DENIES = re.compile(
-    r"(?i)(?:(?<!than )(?<!or )\bnot|n['’]t|\bcannot)(?:\sbe)?(?:\sthe(?:\scorrect|\sright)?\sanswer)?"
-    rf"{_OPENS}\Z"
-)
-_FALSE = r"(?:[a-z]+ly\s)?(?:wrong|incorrect|a mistake|not (?:right|correct|the (?:right |correct )?answer))\b"
-_FALSE += r"(?!\s(?:to|only|if|unless)\b)"
-_REFUSED = re.compile(
-    rf"(?i){_CLOSES}(?:(?:is|was)\s{_FALSE}|can(?:not|['’]t) be (?:right|correct)\b|[.,;:!?…(–—-]*+\s*+"
-    r"(?:(?:but|wait|no|hmm|oh|oops|sorry|actually|however|unfortunately)\b[,.!…\s]*+)*+"
-    rf"(?:(?:that|this|it|which)(?:\sanswer)?(?:['’]s|\sis|\swas)\s{_FALSE}"
-    r"|that (?:isn['’]t|can['’]t be) (?:right|correct)\b))"
-)
-
-
-def _denied_at(text: str, answer: str, gold: str) -> int | None:
-    """Return where a marked answer ends if the words beside its mark deny it, else None.
-
-    A letter names an option, which may be the wrong one that a question asks for.
-    """
-    *_, found = None, *re.finditer(rf"(?i)(?:>|####|[{{:]|\bis)[\s$*]*({re.escape(answer)})", text)
-    if not (answer and found) or (len(gold) == 1 and gold.isalpha()):
-        return None
-    denied = _DENIES.search(text[max(found.start(1) - 60, 0) : found.start(1)]) or _REFUSED.match(text, found.end())
-    return found.end() if denied else None
+    right: bool
+    read: str
+    why: str
 
 
 def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
@@ -269,190 +41,233 @@ def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
 
     The same text is right up to case, spaces and a final full stop. If the gold answer is a number or mathematics, any
     text with the same value is right. The answer is taken from the pattern's mark, else from the last mark of any kind
-    (a box, "Answer:", ####, tags), else from the conclusion of the text. Two different answers are wrong. So is one
-    that the words beside its mark deny: `not \boxed{72}`.
+    (a box, "Answer:", ####, tags), else from the claims of the text. What is not understood is wrong.
 
     >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
     (True, True, False)
     >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
     (True, False, False)
     """
-    marked = find_answer(text, pattern)
-    if marked and text != gold and (end := _denied_at(text, marked, gold)):
-        return last_marked(text[end:]) is not None and same_answer(text[end:], gold)
-    answer = extract_answer(text, pattern)
-    return gold in (text, answer) or same_answer(answer, gold, text)
+    return grade(text, gold, pattern).right
 
 
-def same_answer(answer: str, gold: str, text: str = "") -> bool:
+def same_answer(answer: str, gold: str) -> bool:
     r"""Apply the lenient rule to an extracted answer. Never raises.
-
-    Args:
-        answer: a number or formula, or a sentence that ends with one. A mark inside it counts.
-        gold: the gold answer.
-        text: the whole completion; its last number counts if the answer has none.
 
     >>> same_answer("so it is $1,000.", "1000"), same_answer("72 or 71", "72"), same_answer("Paris.", "paris")
     (True, False, True)
     >>> same_answer(r"x = \frac{1}{2}", "0.5"), same_answer("(7,2)", "(1,2)"), same_answer(r"\sqrt{18}", r"3\sqrt{2}")
     (True, False, True)
     """
-    if len(gold) > MAX_TEXT:
-        return False
-    answer = answer[-MAX_TEXT:]
-    if text.strip() and not answer.strip():
-        return False  # its mark is empty
-    marked = last_marked(answer)
-    if marked and _denied_at(answer, marked, gold):
-        return False
-    answer, wanted = clean(answer if marked is None else marked), clean(gold)
-    for stated in _STATED.finditer(answer):  # "The answer is 73. Some might say 72."
-        if not _CORRECTS.search(answer[stated.end() :]):
-            answer = answer[: stated.end()]
-            break
-    kind = kind_of(gold)
-    other_case = kind == "mathematics" and both_cases(answer + wanted)
-    other_case |= _GREEK.findall(answer) != _GREEK.findall(wanted)
-    if plain(answer) == plain(wanted) and not other_case:
+    return grade(answer, gold, "text").right
+
+
+def grade(text: str, gold: str, pattern: str = "xml") -> Verdict:
+    """Grade a text, and say what was read and why it is right or wrong. Never raises, except for an unknown pattern.
+
+    >>> grade("<answer>5 cm</answer>", "5 km"), grade("It is 71 or 72.", "72").why, grade("Take 3 from 7.", "4").why
+    (Verdict(right=False, read='5 cm', why='unit'), 'two answers', 'not understood')
+    """
+    marks.check_pattern(pattern)
+    if text.strip() == gold.strip():
+        return Verdict(True, text.strip(), VALUE)
+    if len(gold) > MAX_GOLD:
+        return Verdict(False, "", NOT_UNDERSTOOD)
+    text = own_words(text, pattern)
+    mark = marks.find_mark(text, pattern) or marks.last_mark(text)
+    denied = False
+    for _ in range(MAX_MARKS):
+        if mark is None:
+            return Verdict(False, "", DENIED) if denied else _compare(text.strip(), gold, "")
+        if choices.is_option(gold) or not (denied := is_denied(text, mark)):
+            return _in_mark(text, mark, gold)
+        later = marks.last_mark(text[mark.end :])
+        if later is not None:  # not \boxed{71} but \boxed{72}
+            later = Mark(later.start + mark.end, later.end + mark.end, later.text)
+        elif _denied_before(text, mark):
+            later = marks.last_mark(text[: mark.start])
+            if later is not None and later.end >= mark.start:
+                later = None  # the one around it
+        if later is None:
+            return Verdict(False, mark.text, DENIED)
+        mark = later
+    return Verdict(False, "", DENIED)
+
+
+# --- Where --------------------------------------------------------------------------------------------------------
+
+_NEXT = re.compile(
+    r"(?m)(?<=\n)[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|User|Human|Q|Input|Frage|问题) ?\d{0,3}(?:\*\*)? ?[:：]"
+)
+_GLUE = re.compile(r"(?:</answer>|\\[)\]]|[}*$\s)\]])*")
+_OPENED = re.compile(r"(?:\\[\[(]|\$\$?|\*\*|\n[ \t]*(?:\\\[|\$\$))[\s*$]*\Z")  # before a box
+_LABELS = ("cannot be the ", "can't be the ", "not the ", "wrong ", "incorrect ", "false ", "isn't the ")
+
+
+def own_words(text: str, pattern: str = "xml") -> str:
+    r"""Return a text after its last `</think>`, and before the next question that a run-on text asks itself.
+
+    >>> own_words("<think>5?</think>It is 6."), own_words("It is 6.\n\nQuestion: And 2 + 2?\nAnswer: 4")
+    ('It is 6.', 'It is 6.')
+    """
+    text = text.rpartition("</think>")[2]
+    before, thinks, _ = text.partition("<think>")
+    if thinks and marks.find_mark(text, pattern) is None and "<answer>" not in text:
+        text = before  # it has not come to an end
+    found = _NEXT.search(text)
+    if found is None:
+        return text
+    before = text[: found.start()]
+    answered = marks.last_mark(before) is not None or prose.decide(tokenize(normalize(before[-MAX_TEXT:])))[0]
+    return before.strip() if answered else text
+
+
+def is_denied(text: str, mark: Mark) -> bool:
+    r"""True if the words beside a mark deny it or take it back: not \boxed{72}; \boxed{72}. Wait, that is wrong."""
+    return _denied_before(text, mark) or _denied_after(text, mark)
+
+
+def _denied_before(text: str, mark: Mark) -> bool:
+    """True if the words before a mark, of its sentence, end with a denial: it is not, this cannot be."""
+    before = text[max(mark.start - 120, 0) : mark.start].rstrip(" \t")
+    opened = _OPENED.search(before)
+    before = before[: opened.start()].rstrip(" \t\n") if opened else before.rstrip(" *\t")
+    if text[mark.start : mark.start + 6].lower() in ("answer", "final ") and f"{before} ".lower().endswith(_LABELS):
         return True
-    if amounts := quantities(wanted):
-        return amounts in map(quantities, (answer, *_concluded(answer)))
-    if kind == "text":
-        return _same_text(answer, wanted)
-    if kind == "number" and is_formula(answer) and _VARIABLES.search(answer):
-        return same(read(answer), read(wanted))
-    if kind == "number" and is_formula(answer) and "=" in answer and same(read(answer), read(wanted)):
-        return True  # 72 = 70 + 2
-    for candidate in (answer, *_concluded(answer)):
-        if is_formula(candidate) and (kind == "mathematics" or _MORE_THAN_NUMBERS.search(candidate)):
-            meaning = read(candidate)
-            if meaning is not None or (candidate is answer and "\\" in answer):
-                return same(meaning, read(wanted)) and _same_unit(candidate, wanted)
-    if kind == "mathematics":
+    tokens = tokenize(normalize(before))
+    ends = [place for place, token in enumerate(tokens) if token.kind in ("stop", "newline", "comma", "colon")]
+    lows = [token.low for token in tokens[ends[-1] + 1 if ends else 0 :]]
+    while lows and lows[-1] in ("be", "the", "answer", "correct", "right", "a"):
+        lows.pop()
+    if not lows or not (lows[-1] in ("not", "cannot", "never") or lows[-1].endswith("n't")):
         return False
-    if quantities(answer):
-        return False  # 5 feet 6 inches is not 6
-    meaning = read(answer) if read_number(answer) else _last_number(answer)
-    if meaning is None and not NUMBER.search(answer):
-        words = filter(None, map(read_number, _concluded(answer)))
-        meaning = next(words, None) or _last_number(clean(text[-MAX_TEXT:]))
-    return same(meaning, read(wanted))
+    return lows[-2:-1] not in (["than"], ["or"], ["did"])
 
 
-def _same_unit(answer: str, gold: str) -> bool:
-    """True unless both have a unit and the units differ."""
-    one, other = (split_unit(re.sub(r"\$|\\[()\[\]]", "", text))[1] for text in (answer, gold))
-    if one == "degree" and not other and r"\pi" in gold:
+def _denied_after(text: str, mark: Mark) -> bool:
+    """True if the words after a mark refuse it, or one of the next sentences takes it back."""
+    glue = _GLUE.match(text, mark.end)
+    rest = text[glue.end() if glue else mark.end :][:400]
+    for number, sentence in enumerate(prose.sentences(tokenize(normalize(rest)))):
+        if (number == 0 and _refuses([token.low for token in sentence])) or claims.takes_back(sentence):
+            return True
+        if number == 3:
+            break
+    return False
+
+
+def _refuses(lows: list[str]) -> bool:
+    """True for is wrong; is definitely not right; , which is wrong; can't be right; (incorrect)."""
+    lows = [low for low in lows if low not in words.REFUSED_BY]
+    head = next((place for place, low in enumerate(lows) if low not in words.REFUSING), len(lows))
+    after, following = [*lows[head:], "", ""][:2]
+    if any(low in words.WRONG for low in lows[:1]):
+        return len(lows) < 4
+    if not head or following in ("to", "only", "if", "unless"):
         return False
-    return not (one and other) or one == other
+    denied = any(map(words.denies, lows[:head]))
+    if denied:
+        return any(low in ("right", "correct", "answer") for low in lows[:head]) and after not in (
+            "only",
+            "if",
+            "unless",
+        )
+    return after in words.WRONG | {"mistake"}
 
 
-@functools.lru_cache(maxsize=2**14)
+# --- What ---------------------------------------------------------------------------------------------------------
+
+
+def _in_mark(text: str, mark: Mark, gold: str) -> Verdict:
+    """Grade the answer in a mark: as a value; only if it is none, as a sentence."""
+    answer = mark.text[-MAX_TEXT:]
+    if text.startswith("<answer>", mark.start):
+        joined = [each[-MAX_TEXT:] for each in marks.joined_tags(text[: mark.end])][::-1]
+        values = [read(each) for each in joined]
+        if any(not (plain(each) == plain(answer) or same(read(each), read(answer))) for each in joined):
+            return Verdict(same(Several("", tuple(values)), read(gold)), ", ".join(joined), TWO)
+    if not answer:
+        return Verdict(False, "", NOT_UNDERSTOOD)
+    if plain(answer) != plain(gold) and (inner := marks.last_mark(answer)) and inner.text and inner.text != answer:
+        return grade(answer, gold, "text")
+    return _compare(answer, gold, text)
+
+
+def _compare(answer: str, gold: str, text: str) -> Verdict:
+    """Compare an answer, or a text that ends with one, with the gold answer.
+
+    Args:
+        text: the whole text around a mark; its claims count if the mark has no number.
+    """
+    answer = answer[-MAX_TEXT:]
+    kind, wanted = kind_of(gold), read(gold)
+    short = len(answer) <= 2 * len(gold) + MAX_SAME
+    if short and not (kind == "mathematics" and _differs_in_case(answer, gold)) and plain(answer) == plain(gold):
+        return Verdict(not _has_other_letter(answer, gold), answer, VALUE)
+    if kind == "text" and not isinstance(wanted, Text):
+        return Verdict(*choices.compare(answer, gold))
+    tokens = tokenize(normalize(answer))
+    meaning = None if prose.are_sentences(tokens) else read_tokens(tokens)
+    if meaning is not None:
+        return _verdict(meaning, wanted, answer)
+    reading = prose.read_tokens(tokens)
+    if reading.meaning is None and text and reading.why == NOT_UNDERSTOOD and not re.search(r"\d", answer):
+        reading = prose.read_prose(text[-MAX_TEXT:].replace(answer, " ", 1))
+    verdict = Verdict(False, reading.text, reading.why)
+    if reading.meaning is not None:
+        verdict = _verdict(reading.meaning, wanted, reading.text)
+    if kind == "text" and not verdict.right:
+        right, said, why = choices.compare(answer, gold)
+        return Verdict(right, said, why) if right else verdict
+    return verdict._replace(why=TWO) if reading.why == TWO and not verdict.right else verdict
+
+
+def _verdict(meaning: Meaning, wanted: Meaning | None, answer: str) -> Verdict:
+    if same(meaning, wanted):
+        return Verdict(True, answer, VALUE)
+    if isinstance(meaning, Several) and meaning.kind in ("", "{}") and isinstance(wanted, Number | Expression):
+        return Verdict(False, answer, TWO)
+    return Verdict(False, answer, UNIT if compare.same_but_for_unit(meaning, wanted) else VALUE)
+
+
+def _differs_in_case(answer: str, gold: str) -> bool:
+    """True if case may make another variable: A + a is not a + a."""
+    letters = set(re.findall(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", f"{answer} {gold}"))
+    return any(letter.upper() in letters for letter in letters if letter.islower())
+
+
+def _has_other_letter(answer: str, gold: str) -> bool:
+    r"""True for \Delta and \delta, which are the same text but for case."""
+    return re.findall(r"\\[A-Z][a-z]+", answer) != re.findall(r"\\[A-Z][a-z]+", gold)
+
+
 def kind_of(gold: str) -> str:
     r"""Return how a gold answer is compared: as number, mathematics or text.
 
     >>> [kind_of(gold) for gold in ("1,000", "5 cm", r"\frac{1}{2}", r"3\sqrt{2}", "(1,2)", "12:30", "Paris")]
     ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
     """
-    text = clean(gold) if len(gold) <= MAX_TEXT else ""
-    if NO_FORMULA.search(text):
-        return "text"
-    if read_number(text):
+    meaning = read(gold)
+    if isinstance(meaning, Number) or (isinstance(meaning, Either) and isinstance(meaning.readings[0], Number)):
         return "number"
-    return "mathematics" if is_formula(text) and _MATHEMATICS.search(text) else "text"
+    if meaning is None or isinstance(meaning, Text) or choices.is_word(gold):
+        return "text"
+    return "mathematics"
 
 
-def plain(text: str) -> str:
-    """Normalize a clean text for comparison: no case, redundant spaces, quotes or final full stop.
-
-    >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day")
-    ('new york', '(1,2)', '9 am', 'mon day')
-    """
-    text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold().replace("\\", ""))
-    text = re.sub(r"(?<=[0-9]):00\s?(?=[ap]m\b)|(?<=[0-9])(?=[ap]m\b)", " ", text)  # 4:00 pm is 4 pm
-    text = " ".join(text.strip().rstrip(".").strip("*$`").rstrip(".").split())
-    if text[:1] in "\"'“‘":
-        text = text.strip("\"'“”‘’").rstrip(".")
-    return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
-
-
-_CHOSEN = re.compile(  # B is correct; the right option B is the answer
-    r"(?:(?:the )?(?:correct |right )?(?:option|choice|answer) )?(.+?)"
-    r" is (?:the )?(?:correct|right|answer)(?: answer| option| choice| one)?"
-)
-_PICKED = re.compile(  # I pick C; it must be C; so (C)
-    r"\b(?:choose|pick|select|go with|it's|must be|so|is|answer|option|choice)\W{1,3}([a-j])\)?"
-    r"(?=\W?$|[:,]\s?(?![a-j]\b)|\W?\()"
-)
-_LETTERS = re.compile(r"(?:both )?(?:[a-z]|\([a-z]\))(?:(?:[,&\s]|and)+(?:[a-z]|\([a-z]\)))+")
-
-
-def _same_text(answer: str, gold: str) -> bool:
-    """True if an answer is the gold text, ends with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
-    wanted = plain(gold)
-    letter = re.fullmatch(r"[(\[]?([a-z])[).\]]?", wanted)
-    for said in map(plain, (answer, _said(answer).split(". ")[0])):
-        chosen = _CHOSEN.fullmatch(said)
-        if (
-            wanted == said
-            or (letter and letter[1] == said.strip("()[]"))
-            or (chosen and wanted.strip("()[]") == chosen[1].strip("()[]"))
-        ):
-            return True
-        if wanted in ("yes", "no", "true", "false") and re.match(rf"{wanted}[,.;:](?![0-9])", said):
-            return not re.search(r"\b(?:yes|no|true|false|but|however|or)\b", said[len(wanted) :])
-        if _LETTERS.fullmatch(wanted) and _LETTERS.fullmatch(said):  # A and C, in any order
-            return sorted(re.findall(r"\b[a-z]\b", said)) == sorted(re.findall(r"\b[a-z]\b", wanted))
-        option = re.match(r"\(?([a-z])(?:[).:]|$)(.*)", said, re.DOTALL)
-        if letter and option and letter[1] == option[1]:
-            return not re.search(rf"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b|{_DENIED}", option[2])  # not: B) or C)
-    picked = _PICKED.search(plain(answer))
-    return bool(letter and picked and letter[1] == picked[1])
-
-
-def _said(text: str) -> str:
-    """Return the text after the last "is" or colon; nothing if the text denies it."""
-    said = _SAID.split(text)[-1]
-    return "" if _BEFORE.search(text[: len(text) - len(said)][-40:]) else said
-
-
-def _concluded(answer: str) -> Iterator[str]:
-    """Yield possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
-    end = answer[-500:]
-    yield _CLAUSE.split(_said(end), maxsplit=1)[0].strip(" .$")
-    formulas = [part for part in _DELIMITED.finditer(end) if not _BEFORE.search(end[: part.start()])][-2:]
-    hedged = len(formulas) == 2 and _HEDGE.fullmatch(end[formulas[0].end() : formulas[1].start()])
-    if formulas and not hedged and not _AFTER.match(end, formulas[-1].end()):
-        yield next(filter(None, formulas[-1].groups())).strip()
-
-
-def _last_number(text: str) -> Number | None:
-    """Return the number at the end of a clean text; None if it ends with two, `72 or 71`, or in a formula."""
-    text = with_slashes(_ADJUNCT.sub("", text[-500:]))
-    text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
-    powers = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", lambda power: " " * len(power[0]), text)  # 72 cm^2 is 72
-    backwards = list(NUMBER.finditer(powers))[::-1]
-    if backwards and _PART_OF.search(text[: backwards[0].start()][-40:]):
-        return None
-    stated = (match for match in backwards if not _BEFORE.search(text[: match.start()][-40:]))
-    two = next(stated, None)
-    one = next(stated, two)
-    if one is None or two is None or max(len(one[0]), len(two[0])) > 100 or _AFTER.match(powers, two.end()):
-        return None
-    is_list = len(powers) < 200 and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", powers).lower())
-    between = powers[one.end() : two.start()]
-    hedged = is_list or _HEDGE.fullmatch(between) or _AND.fullmatch(between)
-    if hedged and not same(number_of(one), number_of(two)):
-        return None
-    counted = _COUNTED.match(text, two.end())
-    return number_of(two, unit_of(counted[0] if counted else ""))
+def is_ambiguous(gold: str) -> bool:
+    """True for a gold answer with two meanings, such as 1,5: a decimal comma, or a list."""
+    return isinstance(read(gold), Either)
 
 
 def last_number(text: str) -> Fraction | None:
-    """Return the value of the number at the end of a text; None without one, or if the text ends with two.
+    """Return the value of the number that a text claims at its end; None without one, or if it ends with two.
 
     >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("72 or 71")
     (Fraction(2001, 2), None, Fraction(-5, 1), None)
     """
-    number = _last_number(clean(text[-MAX_TEXT:]))
-    return number.value if number else None
+    text = text[-MAX_TEXT:].strip()
+    meaning = read(text) or prose.read_prose(text).meaning
+    while isinstance(meaning, Equation | Either):
+        meaning = meaning.value if isinstance(meaning, Equation) else meaning.readings[0]
+    return meaning.value if isinstance(meaning, Number) else None

@@ -1,16 +1,33 @@
-r"""Normalize notation to plain LaTeX: digits and signs of every script, and different spellings."""
+r"""Write a text in one way, and split it into tokens once: prose and formulas are read from the same tokens.
 
-import functools
+Signs of Unicode become those of LaTeX, digits of every script ASCII's; type and spacing are dropped. Each step takes
+time linear in the text.
+"""
+
 import re
 import unicodedata
-from collections.abc import Callable
+from typing import NamedTuple
 
-_SIGNS = {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "⁄": "/", "∕": "/", "∶": ":"}
-_SIGNS |= {"π": r"\pi ", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "±": r"\pm ", "∓": r"\mp ", "∞": r"\infty "}
-_SIGNS |= {"≤": "<=", "≥": ">=", "≠": r"\ne ", "∪": r"\cup ", "∈": r"\in "}
-_SIGNS |= {"∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees ", "º": " degrees "}
-_SIGNS |= {"٫": ".", "٬": ",", "،": ",", "、": ",", "。": ".", "٪": "%", "⟨": "(", "⟩": ")", "′": "'", "’": "'"}
-_SIGNS |= {"⇒": "=>", "→": "=>", "∴": "=>", "≈": r"\approx "}
+
+def vocabulary(*rows: str) -> set[str]:
+    """Return the words of a table, which spaces separate."""
+    return {word for row in rows for word in row.split()}
+
+
+# One way to write each sign; a sign that is not here, and has no data of Unicode's, stays and is not understood
+SIGNS = dict.fromkeys("−‐‑‒﹣", "-") | {"×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "⁄": "/", "∕": "/", "∶": ":"}
+SIGNS |= {"√": r"\sqrt ", "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "±": r"\pm ", "∓": r"\mp ", "∞": r"\infty "}
+SIGNS |= dict.fromkeys("≤⩽≦", "<=") | dict.fromkeys("≥⩾≧", ">=") | dict.fromkeys("≠≢", r"\ne ")
+SIGNS |= {"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "∠": r"\angle "}
+SIGNS |= {"°": r"^\circ ", "º": r"^\circ ", "℃": " celsius ", "℉": " fahrenheit "}
+SIGNS |= {"٫": ".", "٬": ",", "،": ",", "、": ", ", "。": ". ", "٪": "%", "؟": "?", "⟨": "(", "⟩": ")"}
+SIGNS |= {"′": "'", "’": "'", "‘": "'", "“": '"', "”": '"', "«": '"', "»": '"', "…": "...", "⇒": "=>", "→": "=>"}
+SIGNS |= {"∴": "=>", "≈": r"\approx ", "≃": r"\approx ", "≅": r"\approx ", "✓": " ", "✔": " ", "✅": " ", "\ufe0f": ""}
+SIGNS |= {"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "，": ", ", "：": ": ", "；": "; "}
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma sigma tau"
+SIGNS |= {chr(0x3B1 + place): rf"\{name} " for place, name in enumerate(f"{_GREEK} upsilon phi chi psi omega".split())}
+SIGNS |= {"φ": r"\phi ", "ϕ": r"\phi ", "Γ": r"\Gamma ", "Δ": r"\Delta ", "Θ": r"\Theta ", "Λ": r"\Lambda "}
+SIGNS |= {"Π": r"\Pi ", "Σ": r"\Sigma ", "Φ": r"\Phi ", "Ψ": r"\Psi ", "Ω": r"\Omega "}
 
 
 class _Characters(dict[int, str]):
@@ -23,95 +40,150 @@ class _Characters(dict[int, str]):
         fraction = re.fullmatch("([0-9])⁄([0-9]+)", letters)
         if sign.isdecimal():
             text = str(unicodedata.decimal(sign))
-        elif unicodedata.category(sign) == "Sc":
-            text = "$"  # every currency
         elif unicodedata.category(sign) in ("Zs", "Cf"):
             text = " " * (unicodedata.category(sign) == "Zs")
+        elif unicodedata.category(sign) == "So":
+            text = " "  # 72 and a smile
         elif kind == "<fraction>" and fraction:
             text = rf"\frac{{{fraction[1]}}}{{{fraction[2]}}}"
         else:
-            text = letters if kind == "<wide>" else sign
+            text = "".join(SIGNS.get(letter, letter) for letter in letters) if kind in ("<wide>", "<font>") else sign
         self[code] = text
         return text
 
 
-_CHARACTERS = _Characters({ord(sign): text for sign, text in _SIGNS.items()})
+_CHARACTERS = _Characters({ord(sign): text for sign, text in SIGNS.items()})
+
 _RAISED, _LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 _THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")
+_OVERLINED = re.compile("((?:[0-9][\u0304\u0305]){1,20})")
+_REPEATING = re.compile(
+    r"(?<![0-9.])([0-9]{0,20})\.([0-9]{0,20}?)"
+    r"(?:\\(?:overline|bar|dot)\s?\{?([0-9]{1,20})\}?|\(([0-9]{1,20})\)|([0-9])\5\5+\.\.\.)"
+)
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|hbox|emph|boxed|fbox|operatorname)\s?\{([^{}]*)\}"
+)
+_GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|\\!)(?=[0-9]{3}(?![0-9]))")
+_SPACING = re.compile(
+    r"\\(?:left|right|[Bb]igg?[lr]?|displaystyle|limits|nolimits|quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~"
+)
+_ARROWS = re.compile(r"\\(?:[Rr]ightarrow|implies|therefore|to|Longrightarrow|because|iff)(?![A-Za-z])")
+_FRACTIONS = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
+_MINUS = re.compile(r"(^|[\s(=:$])[–—](?=[0-9])")
+_TAGS = re.compile(r"<<[^<>\n]{0,200}>>|</?[A-Za-z]{1,20}/?>")  # GSM8K's calculator, HTML
 
 
-def _repeating(match: re.Match[str]) -> str:
-    r"""Convert a repeating decimal to a fraction: 0.1\overline{6} is 1/6."""
-    whole, once, again = match["whole"], match["once"], match["again"] or match["bracketed"]
-    below = (10 ** len(again) - 1) * 10 ** len(once)
-    return rf"\frac{{{int(whole + once + again) - int(whole + once or 0)}}}{{{below}}}"
-
-
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|sec|csc|cot|exp|log|ln|sqrt|pi|infty"
-_CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"<<[^<>]*>>|</?[A-Za-z]+>", " "),  # GSM8K's calculator, HTML
-        (r"(?<!\w)\*\*(?=\S)([^*]+)\*\*", r"\1"),  # bold type
-        (r"\\(?:left|right|displaystyle|limits)(?![a-z])|\\!|\\(?=[$%])", ""),
-        (r"(?<=[0-9])(?:\{,\}|\\,)(?=[0-9]{3}(?![0-9]))", ""),  # 1{,}000 and 1\,000
-        (r"\{,\}", ","),
-        (r"(?<!\\)\\[,;: ]|~|\\q?quad\b", " "),
-        (r"\\operatorname\s{0,9}\{([a-z]+)\}", r"\\\1"),
-        (r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox|boxed|fbox)\s{0,9}\{([^{}]*)\}", r" \1 "),
-        (r"\^\s?\{?\s?\\circ\s?\}?|\\degrees?(?![a-z])", " degrees "),
-        (r"\\[dt]binom\b", r"\\binom"),
-        (r"\{\s?([0-9a-z]+)\s?\\choose\s([0-9a-z]+)\s?\}", r"\\binom{\1}{\2}"),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\frac\s?([0-9a-z])\s?(?=[0-9a-z{])", r"\\frac{\1}"),
-        (r"(\\frac\s?\{[^{}]*\})\s?([0-9a-z])", r"\1{\2}"),
-        (r"\\(?:le|leq|leqslant)\b", "<="),
-        (r"\\(?:ge|geq|geqslant)\b", ">="),
-        (r"\\neq\b", r"\\ne"),
-        (r"!=", r"\\ne "),
-        (r"\\(?:times|cdot)\b", "*"),
-        (r"\\div\b", "/"),
-        (r"\\langle\b", "("),
-        (r"\\rangle\b", ")"),
-        (r"\\[lr]vert\b", "|"),
-        (r"[=-]+>|\\(?:implies|therefore|[Rr]ightarrow|to)\b", " : "),
-        (r"\+/-", r"\\pm "),
-        (r"\^-([0-9]+)", r"^{-\1}"),
-        (r"\\approx\b", "≈"),
-        (r"\\varnothing\b|\\\{ ?\\\}", r"\\emptyset"),
-        (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),  # Python's power
-        (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
-        (r"(?<![\\A-Za-z])inf(?:ty|inity)?\b", r"\\infty "),
-        (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
-        (r"\\sqrt\s{0,9}(?:\(([^()]*)\)|([0-9]+))", r"\\sqrt{\1\2}"),
-        (r"([_^])\{(\w)\}(?![0-9])", r"\1\2"),
-        (r"(?i)\b(?:minus|negative)\s(?=\$?[0-9\\]|[a-z]+(?:-[a-z]+)?\W*$)", "-"),
-        (
-            r"(?<![0-9.])(?P<whole>[0-9]{0,30})\.(?P<once>[0-9]{0,30})"
-            r"(?:\\(?:overline|bar|dot)\s?\{?(?P<again>[0-9]{1,30})\}?|\((?P<bracketed>[0-9]{1,30})\))",
-            _repeating,
-        ),
-    )
-]
-
-
-@functools.lru_cache(maxsize=2**12)  # a whole group is compared with the same gold answer
-def clean(text: str) -> str:
+def normalize(text: str) -> str:
     r"""Write each sign in one way, LaTeX's for those of Unicode; drop type, spacing and `\text{}`.
 
-    >>> clean(r"**\left(1, \dfrac{1}{2}\right)**"), clean("3√2 ≤ x"), clean(r"10\,\text{cm}^{2}")
-    ('(1, \\frac{1}{2})', '3\\sqrt{2} <= x', '10  cm ^2')
-    >>> clean("٧٢ ⅞"), clean("3.2×10⁻⁵"), clean(r"0.1\overline{6}"), clean("minus 12")
-    ('72 \\frac{7}{8}', '3.2*10^{-5}', '\\frac{15}{90}', '-12')
+    >>> normalize("3√2 ≤ ٧"), normalize("3.2×10⁻⁵"), normalize("0.1\\overline{6}"), normalize("10{,}000\\text{ cm}")
+    ('3\\sqrt 2 <= 7', '3.2*10^{-5}', '\\frac{15}{90}', '10000  cm ')
     """
     if not text.isascii():
         text = _RAISED.sub(lambda raised: f"^{{{_ascii(raised[0])}}}", text)
         text = _LOWERED.sub(lambda lowered: f"_{{{_ascii(lowered[0])}}}", text)
+        text = _OVERLINED.sub(lambda digits: rf"\overline{{{digits[0][::2]}}}", text)
+        text = text.replace("°C", " celsius ").replace("°F", " fahrenheit ")
         text = _THIN.sub("", text).translate(_CHARACTERS)
-    for pattern, replacement in _CLEANING:
-        text = pattern.sub(replacement, text)
-    return text.strip().strip("*").strip()
+    if "\\" in text or "{" in text:
+        text = _SPACING.sub(" ", _GROUPS.sub("", text)).replace("{,}", ",").replace("{:}", ":")
+        for _ in range(3):  # one in another
+            text, changed = _TEXT.subn(r" \1 ", text)
+            if not changed:
+                break
+        text = _ARROWS.sub(" => ", text)
+        text = _FRACTIONS.sub(r"\\\1", text)
+    text = _MINUS.sub(r"\1-", text)
+    if "." in text:
+        text = _REPEATING.sub(_repeating, text)
+    return _TAGS.sub(" ", text) if "<" in text else text
+
+
+def _repeating(match: re.Match[str]) -> str:
+    r"""Convert a repeating decimal to a fraction: 0.1\overline{6}, 0.1(6) and 0.1666... are 1/6."""
+    whole, once, again = match[1], match[2], match[3] or match[4] or match[5]
+    below = (10 ** len(again) - 1) * 10 ** len(once)
+    return rf"\frac{{{int(whole + once + again) - int(whole + once or 0)}}}{{{below}}}"
 
 
 def _ascii(raised: str) -> str:
     return unicodedata.normalize("NFKC", raised).replace("−", "-")
+
+
+# --- Tokens -------------------------------------------------------------------------------------------------------
+
+NUMERAL = (
+    r"[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]{1,2}(?![0-9])"  # 1.234,5
+    r"|[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![.0-9])"  # 1.200.000
+    r"|(?<![(\[{,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])(?:\.[0-9]+)?"  # 1,200.5, but (1,200) is a tuple
+    r"|(?<![(\[{,])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9])(?:\.[0-9]+)?"  # 12,00,000
+    r"|[0-9]{1,3}(?:'[0-9]{3})+(?![0-9])(?:\.[0-9]+)?"  # 1'200
+    r"|[0-9]{1,3}(?: [0-9]{3})+(?![0-9])(?:[.,][0-9]+)?"  # 1 200
+    r"|[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
+    r"|(?<![0-9])\.[0-9]+"
+)
+HAN_WORDS = (
+    "所以|因此|因为|如果|可能|也许|或许|一共|总共|等于|大约|答案|结果|需要|还剩|剩下|分钟|小时|美元|欧元|选项|正确"
+)
+MARKS = "\u0300-\u036f\u064b-\u065f\u0900-\u0903\u093a-\u0963\u0981-\u0983\u09bc-\u09d7\u0b82-\u0bd7\u0e31-\u0e4e"
+_TOKEN = re.compile(
+    "|".join(
+        f"(?P<{kind}>{pattern})"
+        for kind, pattern in {
+            "number": NUMERAL,
+            "abbreviation": r"(?<![^\W\d_])(?:[A-Za-z]\.){2,4}",  # a.m.
+            "han": rf"{HAN_WORDS}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]",
+            "word": rf"[^\W\d_](?:[^\W\d_{MARKS}]|[{MARKS}])*(?:'[^\W\d_]+)*",
+            "command": r"\\[A-Za-z]+|\\[^A-Za-z]",
+            "arrow": r"[=-]{1,3}>",
+            "relation": r"<=|>=|=<|!=|=/=|[<>]",
+            "equals": r"={1,2}",
+            "dots": r"\.{2,}",
+            "stop": r"[.;](?=\s|$|[\"')\]*$\\])|[?!]+(?=\s|$|[\"')\]*])|[。？！]",
+            "newline": r"\n\s*",
+            "power": r"\*\*(?=[0-9({-])(?<=[0-9)}A-Za-z]..)|\^",
+            "bold": r"\*{2,}|\*(?=\S)(?<!\S.)|(?<=\S)\*(?=\s|$|[.,;:!?)])|`+|_{2,}",
+            "operator": r"[-+*/!_|]",
+            "open": r"[(\[{]",
+            "close": r"[)\]}]",
+            "currency": r"[$€£¥₹¢₩₽₿]",
+            "percent": "%",
+            "comma": ",",
+            "colon": ":",
+            "amp": "&",
+            "dash": "[–—]",
+            "quote": "[\"']+",
+            "space": r"\s+",
+            "unknown": r".",
+        }.items()
+    )
+)
+
+
+class Token(NamedTuple):
+    """A piece of a normalized text."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    glued: bool  # no space before it
+    low: str  # in small letters
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split a normalized text into tokens.
+
+    >>> [token.text for token in tokenize("So it's $1,200.50 (4 a.m.).")]
+    ['So', "it's", '$', '1,200.50', '(', '4', 'a.m.', ')', '.']
+    """
+    tokens, end = [], -1
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or ""
+        if kind != "space":
+            text_ = match[0]
+            start, stop = match.span()
+            tokens.append(Token(kind, text_, start, stop, start == end, text_.lower()))
+            end = stop
+    return tokens

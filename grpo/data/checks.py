@@ -11,8 +11,7 @@ from typing import Any
 from peft import PeftConfig
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from exact_answers import formulas
-from exact_answers.verdict import kind_of
+from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, short_name, shorten
@@ -145,9 +144,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
-    if unclear := next(
-        (gold for gold in golds if "," in gold and isinstance(formulas.read(gold), formulas.Either)), ""
-    ):
+    if unclear := next((gold for gold in golds if "," in gold and is_ambiguous(gold)), ""):
         finding = f'"{unclear}" is a number with a decimal comma, or a list; both are right'
         remedy = f"write {unclear.replace(',', '.')} or {unclear.replace(',', ', ')} in a `prepare`"
         yield Check("warning", "separators", finding, remedy)

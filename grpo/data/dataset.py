@@ -13,7 +13,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from exact_answers.verdict import same_answer
+from exact_answers import same_answer
 from grpo.core.errors import UserError, fault_of, one_line
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, visible

@@ -8,7 +8,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from exact_answers.verdict import extract_answer
+from exact_answers import extract_answer
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
 from grpo.policy import answering

@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 from transformers import PreTrainedModel
 
-from exact_answers.verdict import is_right
+from exact_answers import is_right
 from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich

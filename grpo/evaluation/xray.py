@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from exact_answers.verdict import is_right
+from exact_answers import is_right
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import decimals, printable, short_name, shorten, with_minus
 from grpo.data.files import decimal

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from exact_answers.verdict import extract_answer
+from exact_answers import extract_answer
 from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean, fault_of, one_line
 from grpo.core.fingerprint import innermost

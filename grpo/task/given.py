@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from exact_answers.verdict import find_answer
+from exact_answers.marks import find_answer
 from grpo.core.text import shorten
 from grpo.task.gold import alternatives
 from rewards import Gold

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Self
 
-from exact_answers.verdict import find_answer
+from exact_answers.marks import find_answer
 from grpo.core.text import visible
 from rewards import Gold, extract_hash_answer
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from exact_answers.verdict import check_pattern, extract_answer
+from exact_answers.marks import check_pattern, extract_answer
 from grpo.core import fingerprint
 from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError, did_you_mean

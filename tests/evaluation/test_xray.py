@@ -221,7 +221,7 @@ def test_each_kind_knows_a_row_of_it_from_a_row_that_is_not(kind, one, none, cap
 
 
 def test_model_text_is_shown_and_not_obeyed(capsys):
-    out = shown(capsys, rows=["<answer>[bold]\x1b[31mred\u202e 7</answer>"])
+    out = shown(capsys, rows=["<answer>6</answer><answer>[bold]\x1b[31mred\u202e 7</answer>"])
     assert r"answer read: [bold]\x1b[31mred\u202e 7," in out
     assert all(character.isprintable() or character == "\n" for character in out)
 

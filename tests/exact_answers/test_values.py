@@ -1,80 +1,16 @@
-"""The lenient rule judges as exact_answers/cases.txt says, numbers by their values, and any text in bounded time."""
+"""Values are compared exactly, however they are written: numbers, formulas, amounts with units."""
 
-import json
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
-from helpers_runs import LONG, ROOT, SHARED, examples
+from helpers_runs import examples
 from helpers_texts import ANY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exact_answers.verdict import ANSWER_PATTERNS, check_pattern
-from grpo.task import extract_answer, is_right
-from rewards import extract_hash_answer
-
-XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
-
-
-def table():
-    """The pairs of the file: by gold answer, texts and whether they are right."""
-    found: dict[str, list[tuple[str, bool]]] = {}
-    for line in (ROOT / "exact_answers/cases.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("="):
-            pairs = found.setdefault(line[2:], [])
-        elif line.startswith(("+", "-")):
-            pairs.append((line[2:], line[0] == "+"))
-    return found
-
-
-TABLE = table()
-
-
-@pytest.mark.parametrize("gold", TABLE)
-def test_the_table(gold):
-    """Each text as it is, as the answer in its tags, and after "Answer:"."""
-    wrong = [
-        (text, form, right)
-        for text, right in [*TABLE[gold], (gold, True), ("", False)]
-        for form in ("{}", XML, "The boxes.\nAnswer: {}")
-        if is_right(form.replace("{}", text), gold) != right
-    ]
-    assert not wrong
-
-
-@pytest.mark.parametrize(
-    ("text", "gold", "pattern", "right"),
-    [
-        (r"\boxed{6} <answer>7</answer>", "7", "xml", True),  # the pattern's own mark comes first
-        (r"\boxed{6} <answer>7</answer>", "7", "boxed", False),
-        ("Answer: 7\n#### 6", "7", "xml", False),  # without it, the last mark of any kind
-        ("#### 6\nNo. Answer: 7", "7", "boxed", True),
-        (r"Answer: 6, so \boxed{7}", "7", "hash", True),
-        (r"So \boxed{6}. No. Answer: 7", "7", "xml", True),
-        ("Answer: 6\nCorrection:\n#### 7", "7", "xml", True),
-        (r"<answer>6</answer> Wait: \boxed{7}", "7", "hash", True),
-        (r"\boxed{7}. The final answer is simplified.", "7", "xml", True),
-        (r"\boxed{6} or \boxed{7}", "7", "xml", False),  # two answers
-        (r"\boxed{7} and \boxed{-9}", "7, -9", "boxed", True),
-        ("Final: 7\n8", "7", "Final: {answer}", True),
-        ("Final: 7\nNo, that is wrong.", "7", "Final: {answer}", False),  # denied
-        ("6 is not correct\n\\boxed{7}", "7", "boxed", True),
-        ("7 passed, and 28 did not\n#### 7", "7", "hash", True),  # no word of the mark's line
-        ("It is not\n\\[ \\boxed{7} \\]", "7", "boxed", False),
-        ("It is 7, not <answer>6</answer>", "7", "xml", False),
-        (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", True),
-        (r"First $x = 3$. So the answer is $\frac{1}{2}$. I hope this helps!", r"\frac{1}{2}", "xml", True),
-        ("<answer>I cannot say</answer> but 7", "7", "xml", True),  # no number in the answer: the text's last
-        ("They had 8.\nColin skips six times as fast, (2/3*6=4 miles per hour).\n", "4", "xml", True),
-        ("Let $(1, 2)$ be $A$.\nHence the point is $(3, 4)$.", "(3,4)", "xml", True),
-        ("Let $(3, 4)$ be $A$.\nHence the point is $(1, 2)$.", "(3,4)", "xml", False),
-    ],
-)
-def test_where_the_answer_is(text, gold, pattern, right):
-    assert is_right(text, gold, pattern) is right
+from exact_answers import grade, is_right, last_number
 
 
 def test_different_formulas_are_never_the_same():
@@ -165,7 +101,7 @@ def test_no_tolerance_hides_a_difference():
 
 
 def test_formulas_are_read_in_any_thread():
-    """mpmath's precision belongs to a thread; math-verify's own verdict needs the main one."""
+    """mpmath's precision belongs to a thread."""
     pairs = [(r"\sqrt{8}", r"2\sqrt{2}", True), (r"\sqrt{8}", r"2\sqrt{3}", False), ("x+x", "2x", True)] * 8
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda pair: is_right(*pair[:2]), pairs)) == [right for *_, right in pairs]
@@ -193,91 +129,66 @@ def test_numbers_are_right_if_they_are_equal(one, other, reasoning):
     assert is_right(answer, str(second)) == (value == second) and is_right(answer, str(value))
 
 
-@pytest.mark.skipif(not (SHARED / "gsm8k" / "train.jsonl").exists(), reason="GSM8K is not beside this checkout")
-def test_solutions_of_gsm8k_have_their_own_answer_and_no_other():
-    """Of every tenth; of all of them in the long profile."""
-    lines = [(SHARED / "gsm8k" / name).read_text("utf-8").splitlines() for name in ("train.jsonl", "test_dev.jsonl")]
-    solutions = [json.loads(line)["answer"] for file in lines for line in file[:: 1 if LONG else 10]]
-    golds = [extract_hash_answer(solution) for solution in solutions]
-    for text, gold, other in zip(solutions, golds, golds[1:] + golds[:1], strict=True):
-        for said in (text, XML.replace("{}", gold)):
-            assert is_right(said, gold) and is_right(said, other) == (float(gold) == float(other))
-
-
 def test_numbers_need_no_algebra(monkeypatch):
-    """To import the parser and sympy takes seconds."""
-    monkeypatch.setitem(sys.modules, "latex2sympy2_extended", None)  # its import fails
+    """mpmath is imported for roots and functions alone."""
+    monkeypatch.setitem(sys.modules, "mpmath", None)  # its import fails
     assert is_right("9 * 8 = $72.00", "72") and not is_right("<answer>71</answer>", "72")
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "answer"),
+    ("one", "other", "equal"),
     [
-        ("xml", "<answer>6</answer> no: <answer>\n7\n</answer>", "7"),
-        ("xml", r" \boxed{7} ", r"\boxed{7}"),  # without the mark: the whole text, stripped
-        ("boxed", r"$\boxed{6}$, no: $\boxed{7}$ \boxed{8", "7"),  # the last one that is closed
-        ("boxed", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        ("boxed", r"\fbox{x = \boxed{7}}", "7"),
-        ("boxed", r"so $\boxed 5$", "5"),  # as some of MATH's rows
-        ("boxed", "<answer>7</answer> ", "<answer>7</answer>"),
-        ("hash", "2 + 2 = 4\n#### 6\n#### $1,234,567\nWell.", "1234567"),
-        ("hash", r"#### $\frac{1}{2}$", r"$\frac{1}{2}$"),
-        ("hash", " 7", "7"),
-        ("final", "Answer: 6\nFinal answer: 7 apples.\nDone", "7 apples"),
-        ("final", "**Final Answer**: **$7$**.", "7"),
-        ("final", "The answer is:\n\n7\n", "7"),
-        ("final", "The answer is 7, reanswer: 8 ", "The answer is 7, reanswer: 8"),
-        ("text", " 7 \n", "7"),
-        ("Final: {answer}", "Final: 6 Final: 7 apples.\nDone", "7 apples."),
-        ("[[{answer}]]", "[[6]] [[7]], of\ncourse [", "7"),
-        ("<a>\n{answer}\n</a>", "<a>7\n8</a>", "7\n8"),
+        ("|x|+|y|", "|x+y|", False),  # three points of one sign and size are no proof
+        ("100-x", "|x-100|", False),
+        ("|100-x|", "|x-100|", True),
+        (r"\sqrt{(x-100)^2}", "|x-100|", True),
+        (r"\sqrt{4x^2}", "2|x|", True),
+        ("|t-1|+|t-2|", "|2t-3|", False),
+        (r"\lceil x\rceil", r"\lfloor x\rfloor+1", False),
+        (r"\lfloor x+1\rfloor", r"\lfloor x\rfloor+1", True),
+        (r"\lfloor (n+0.01)/3\rfloor", r"\lfloor n/3\rfloor", False),
+        ("F(2n-3)", "F(n-1)+F(n-2)", False),  # a function's name is no factor
+        ("f(x+x)", "f(2x)", True),
+        (r"\gcd(10!,12!)", "1", False),
+        (r"\gcd(8,9)", "1", True),
+        (r"\gcd(x,y)", "1", False),
+        (r"\gcd(x,y)", r"\gcd(y,x)", True),
+        (r"\sqrt{x}\sqrt{y}", r"\sqrt{xy}", True),
+        ("(-1)^{n+1}", "(-1)^n", False),
+        ("n!", "n(n-1)!", True),
+        (r"\log_2 8", "3", True),
+        (r"\sin 30^\circ", r"\sin 30", False),
+        ("x^2+1", "X^2+1", True),
+        ("A+a", "2a", False),
+        ("52_8", "52_9", False),
+        ("05/13/1998", "05/12/1998", False),
+        ("3:4", "3/4", False),
+        ("2 hours and 30 minutes", "150 minutes", True),  # an amount of two units is one value
+        ("12 dollars and 50 cents", "$12.50", True),
+        ("5 florins", "5 ducats", False),  # unknown units that differ
+        ("5 kW", "5 kilowatts", True),
+        ("5 W", "5 kilowatts", False),
+        ("-2,1", "1,-2", True),
     ],
 )
-def test_answers_where_a_pattern_puts_them(pattern, text, answer):
-    assert extract_answer(text, pattern) == answer
+def test_values_are_equal_or_not(one, other, equal):
+    assert is_right(one, other) is equal
 
 
-@pytest.mark.parametrize("pattern", ["", "latex", "{answer}", "A: {answer} {answer}"])
-def test_an_unknown_pattern_is_an_error(pattern):
-    for use in (check_pattern, lambda pattern: extract_answer("7", pattern)):
-        with pytest.raises(ValueError, match="use xml, boxed, hash, final or text, or a template"):
-            use(pattern)
+def test_a_verdict_says_what_was_read_and_why():
+    for text, gold, read, why in [
+        ("<answer>72 clips</answer>", "72", "72 clips", "value"),
+        ("So she has 71 clips.", "72", "71 clips", "value"),
+        ("It is 5 m.", "5 km", "5 m", "unit"),
+        ("It is 71 or 72.", "72", "71 or 72", "two answers"),
+        (r"\boxed{72}. Wait, that is wrong.", "72", "72", "denied"),
+        ("The answer is not 72.", "72", "", "denied"),
+        ("Now we divide 144 by 2.", "72", "", "not understood"),
+    ]:
+        verdict = grade(text, gold)
+        assert (verdict.read, verdict.why) == (read, why) and verdict.right == (text == "<answer>72 clips</answer>")
 
 
-# --- Hostile texts: without bounds one of them would take hours
-
-MILLION = [unit * (1_000_000 // len(unit)) for unit in ("1,", "(", "71 or ", r"\boxed{", "$x$ is ", "Answer: ", "\n")]
-HOSTILE = [
-    *("9^9^9^9", "9^{9^{9^9}}", "(9^{999})^{999}", "((x+1)^{99})^{99}", "99999!", "9!!!", r"\binom{10^9}{5}"),
-    *("9" * 4000, "(" * 500 + "1" + ")" * 500, r"\sqrt{" * 90 + "2" + "}" * 90, "-" * 190 + "1", "1+" * 95 + "1"),
-    *(r"\sum_{i=1}^{10^9} i", r"\int_0^\infty e^{-x^2} dx", "x^{x^{x^x}}", "i^" * 45 + "1", r"\sin" * 20 + "1"),
-    *(r"\frac{1}{" * 40 + "1" + "}" * 40, "0^{-1}", "1/0", r"\log 0", r"\infty-\infty", "1,000," * 30, "1e999999999"),
-    *("\ud800\0", "=" * 150, "x=" * 90 + "1", r"\pm" * 60, "<" * 190, "(1,(1,(1,(1,1))))", "|x|" * 30, "f(f(f(x)))"),
-]
-
-
-def test_hostile_mathematics_is_wrong_unless_it_is_the_same_text():
-    for text in [*HOSTILE, *MILLION]:
-        for gold in ("72", r"3\sqrt{2}"):
-            assert not is_right(f"<answer>{text}</answer>", gold) and not is_right(gold, text)
-        assert is_right(text, text)
-
-
-@pytest.mark.parametrize("unit", ["1,", "Answer: ", "Final is **", "#### ", "\n", "{}", r"\boxed{"])
-def test_an_answer_is_found_in_linear_time(unit):
-    text = "<reasoning>\n" + unit * (500_000 // len(unit))
-    start = time.process_time()
-    for pattern in (*ANSWER_PATTERNS, "Final: {answer}", "## {answer} ##"):
-        extract_answer(text, pattern)
-    assert time.process_time() - start < 10  # quadratic code takes minutes
-
-
-MARKS = [r"\frac{", r"\sqrt{", r"\text{", r"\boxed{", r"\{", r"\pm ", r"\cup ", "\\\\", "{,}", "^{", "√", "½"]
-WORDS = [" or ", " not ", " is ", "Answer:", "####", "<answer>", "</answer>", "**", ". ", "% ", "\n", " ", "9,", "1/"]
-PIECES = st.lists(st.sampled_from([*MARKS, *WORDS, *"()[]{}|$^_9!x+-=<,;"]), max_size=20).map("".join)
-
-
-@examples(150)
-@given(PIECES | ANY_TEXT, PIECES | ANY_TEXT | st.sampled_from(list(TABLE)), st.sampled_from(ANSWER_PATTERNS))
-def test_no_two_texts_raise(text, gold, pattern):
-    assert is_right(text, gold, pattern) in (True, False) and is_right(text, text, pattern)
+def test_the_last_number_is_the_one_that_is_claimed():
+    assert last_number("48 + 24 = 72 clips, because 24 is half of 48.") == 72
+    assert last_number("Now add 48 and 24.") is None

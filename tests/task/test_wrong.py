@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from exact_answers.verdict import same_answer
+from exact_answers import same_answer
 from grpo.task.gold import alternatives
 from grpo.task.wrong import rewritten_json, wrong_answer
 

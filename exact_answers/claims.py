@@ -1,0 +1,563 @@
+"""Read the claims of one sentence by a small grammar:
+
+    [subject] (is | verb | =) value [unit] [counted words] [adjuncts]
+
+The words before a value say how it stands in its sentence (`_left`), those after it what they make of it (`_right`).
+All words are looked up in the tables of words.py; a place that they do not explain leaves the sentence not understood.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from exact_answers import units, words
+from exact_answers.amounts import read_amount
+from exact_answers.compare import Equation, Meaning, read_tokens
+from exact_answers.formulas import SYMBOLS
+from exact_answers.spans import Span, spans
+from exact_answers.writing import Token
+
+
+@dataclass
+class Claim:
+    """A value that a text states.
+
+    Attributes:
+        readings: the tokens of the value, in the ways to read them, the fullest first.
+        strong: "the answer is …": it stands although later sentences are not understood.
+        doubted: could be, maybe, either: it does not replace another claim.
+        joined: and, or: it stands beside the claim before it.
+        approximate: about 0.4167.
+    """
+
+    readings: Sequence[Sequence[Token]]
+    strong: bool = False
+    doubted: bool = False
+    joined: bool = False
+    approximate: bool = False
+
+    @cached_property
+    def meaning(self) -> Meaning | None:
+        """What is claimed; None if it is no value."""
+        for tokens in self.readings:
+            meaning = read_tokens(tokens)
+            if meaning is not None and not (len(self.readings) > 1 and _is_unsolved(meaning)):
+                return meaning
+        return None
+
+    def __str__(self) -> str:
+        tokens = self.readings[-1]
+        return "".join((" " if place and not token.glued else "") + token.text for place, token in enumerate(tokens))
+
+
+def _is_unsolved(meaning: Meaning) -> bool:
+    return isinstance(meaning, Equation) and meaning.value is None and meaning.difference is None
+
+
+class Sentence(NamedTuple):
+    """The claims of a sentence, and what it does to those before it."""
+
+    claims: list[Claim]
+    understood: bool = True  # it has no number that is neither claimed nor beside the point
+    retracts: bool = False  # it takes back what was said: wait, that is wrong
+    denies: bool = False  # it denies a value: the answer is not 72
+    unfinished: bool = False  # work goes on: then we multiply, how many are left?
+
+
+def read_sentence(tokens: Sequence[Token]) -> Sentence:
+    """Read the claims of a sentence."""
+    if any(token.kind == UNREAD for token in tokens[:1]):
+        return Sentence([], understood=False)
+    return _Reader(tokens).read()
+
+
+def takes_back(tokens: Sequence[Token]) -> bool:
+    """True if a sentence takes back what was said before it: Wait, that is wrong."""
+    return _Reader(tokens).retracts()
+
+
+_CUTS = {"comma", "colon", "dash", "arrow", "dots"}
+UNREAD = "unread"  # the one token of a sentence that is too long
+MAX_SPANS = 40  # values of a sentence that is read
+START, VERB, EQUALS, PREMISE, ADJUNCT, MENTION = "start", "verb", "equals", "premise", "adjunct", "mention"
+DENIED, BROKEN = "denied", "broken"
+
+
+class _Reader:
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.question = bool(tokens) and tokens[-1].text[:1] == "?"
+        tokens = tokens[:-1] if tokens and tokens[-1].kind == "stop" else tokens
+        self.tokens = tokens[_label(tokens) :]
+        self.lows = [token.low for token in self.tokens]
+        self.claims: list[Claim] = []
+        self.understood, self.denied = True, False
+        self.premise: Claim | None = None
+
+    def read(self) -> Sentence:
+        retracts = self.retracts()
+        first = next((low for low in self.lows if low.isalpha() and low not in ("so", "and", "now")), "")
+        if self.question:
+            asks = any(low in ("how", "what") for low in self.lows)
+            return Sentence([], unfinished=asks)
+        found = spans(self.tokens)
+        if len(found) > MAX_SPANS:
+            return Sentence([], understood=False)
+        last, last_kind = None, ""
+        for index, span in enumerate(found):
+            kind = self.claim(span, last, last_kind, found, index, retracts)
+            if kind:
+                last, last_kind = span, kind
+        if not self.claims and self.premise is not None and not self.denied:
+            self.claims, self.understood = [self.premise], True
+        unfinished = first in words.CONTINUES and not self.claims
+        return Sentence(self.claims, self.understood, retracts, self.denied, unfinished)
+
+    def claim(
+        self, span: Span, last: Span | None, last_kind: str, found: Sequence[Span], index: int, retracts: bool
+    ) -> str:
+        """Collect the claim of a value, if it is one; return how it stands, "" without a claim."""
+        kind, boundary = self.left(span, last)
+        if retracts and kind in (START, VERB, EQUALS):
+            boundary = self.boundary(span.start)
+        if kind == VERB and last_kind == EQUALS and last is not None and boundary <= last.start:
+            kind = ADJUNCT  # 20 / 2 = 10 customers bought two melons
+        if kind == MENTION and not (last is not None and self.is_beside(last.after, span.start)):
+            self.understood = False
+        if kind == PREMISE and any(token.kind == "equals" for token in self.tokens[span.start : span.end]):
+            readings = self.value(span, boundary)
+            self.premise = Claim(readings) if readings else self.premise
+        if kind in (MENTION, PREMISE, ADJUNCT):
+            return ""
+        clause = self.lows[boundary : span.start]
+        if _is_attributed(clause):
+            return ""
+        if _is_denied(clause, kind) or self.is_excepted(span):
+            self.denied = True
+            return ""
+        computed = kind == EQUALS and self.tokens[span.start].kind != "equals"
+        right = self.right(span, found[index + 1 :], kind)
+        if right == DENIED:
+            self.denied = True
+            return ""
+        readings = self.value(span, boundary) if not right else None
+        if readings is None or (not computed and self.is_altered(boundary, span, found[:index])):
+            self.understood = False
+            if kind != START:
+                self.claims.clear()
+            return ""
+        between = self.lows[last.after : span.start] if last else []
+        amid = kind == START and last is not None and not self.has_cut(last.end, span.start)
+        if self.claims and amid and not _joins(between):
+            self.understood = False
+            return ""
+        joined = _joins(between) if last else self.lows[0] in words.ALTERNATIVES
+        self.add(
+            Claim(
+                readings,
+                strong=words.any_of(clause, words.ANSWERS),
+                doubted=not computed and words.any_of(clause, words.HEDGES),
+                joined=joined,
+                approximate=words.any_of(clause[-3:], words.ABOUT),
+            ),
+            between,
+        )
+        return kind
+
+    def add(self, claim: Claim, between: Sequence[str]) -> None:
+        """Put a claim beside the sentence's earlier ones, or in their place."""
+        if not self.claims or claim.joined:
+            self.claims.append(claim)
+        elif claim.doubted or self.claims[-1].doubted:
+            claim.joined = True
+            self.claims.append(claim)
+        elif claim.strong or not self.claims[-1].strong or words.any_of(between, words.REPLACING):
+            self.claims = [claim]
+        else:
+            return
+        self.understood = self.understood or not claim.joined
+
+    # --- Before a value ---
+
+    def left(self, span: Span, last: Span | None) -> tuple[str, int]:
+        """Say how a value stands after the words before it, and where its clause starts."""
+        tokens, lows = self.tokens, self.lows
+        boundary = self.boundary(span.start)
+        first = tokens[span.start]
+        before = tokens[span.start - 1] if span.start else None
+        if before is not None and first.glued and before.kind == "word" and first.kind in ("number", "open"):
+            return MENTION, boundary  # a72, exec(5)
+        if first.text == "(" and last is not None and last.after == span.start:
+            return ADJUNCT, boundary
+        if self.in_premise(boundary, span.start):
+            return PREMISE, boundary
+        if any(token.kind == "equals" for token in tokens[span.start : span.end]):
+            return EQUALS, self.subject(boundary)
+        place = self.back(span.start, boundary)
+        if place < 0:
+            return VERB, self.subject(boundary)
+        if place <= boundary:
+            return self.at_start(boundary, last)
+        low = lows[place - 1]
+        if low in words.COPULAS or (low.endswith("'s") and len(low) > 3 and last is None):
+            return self.governed(boundary, place - 1, last), self.subject(boundary)
+        if low in words.VERBS:
+            return self.governed(boundary, place - 1, last), self.subject(boundary)
+        receiver = low in words.PRONOUNS or (tokens[place - 1].text[0].isupper() and place - 1 > boundary)
+        if receiver and place - 2 >= boundary and (lows[place - 2] in words.VERBS or lows[place - 2] in words.COPULAS):
+            return self.governed(boundary, place - 2, last), self.subject(boundary)
+        if low in words.VERB_LEADS:
+            verbs = lows[max(boundary, place - 5) : place - 1]
+            if any(verb in words.VERB_LEADS[low] for verb in verbs) and (
+                low != "for" or first.kind == "currency" or verbs[-1] in words.VERB_LEADS[low]
+            ):
+                return self.governed(boundary, place - 1, last), self.subject(boundary)
+        if low in words.LABELS:
+            return VERB, self.subject(boundary)
+        if low in words.NO and place - 1 == boundary > 0 and place == span.start:
+            return VERB, boundary + 1  # 72, no 71
+        if words.denies(low) or low in words.HEDGES or low in words.RETRACTIONS:
+            return VERB, boundary
+        if low in words.PREPOSITIONS and last is not None and low not in words.PART_OF:
+            return ADJUNCT, boundary
+        return MENTION, boundary
+
+    def at_start(self, boundary: int, last: Span | None) -> tuple[str, int]:
+        """Say how a value stands that begins a clause."""
+        before = self.tokens[boundary - 1] if boundary else None
+        if before is None:
+            return START, boundary
+        if before.text == "(" and last is not None:
+            return ADJUNCT, boundary
+        if before.kind == "colon":
+            return VERB, self.subject(boundary)
+        if before.low in ("that", "which", "who") or (
+            before.low in words.ALTERNATIVES and last is None and boundary > 1
+        ):
+            return MENTION, boundary
+        return (VERB if before.low in words.RESULTS and last is not None else START), boundary
+
+    def back(self, place: int, boundary: int) -> int:
+        """Go back over words that leave a value as it is: exactly, about, a total of; -1 after "for a total of"."""
+        tokens, lows = self.tokens, self.lows
+        while place > boundary:
+            low = lows[place - 1]
+            if low == "of" and place - 2 >= boundary and lows[place - 2] in words.TOTALS:
+                place -= 2
+                while place > boundary and lows[place - 1] in words.TRANSPARENT:
+                    place -= 1
+                if place > boundary and lows[place - 1] in ("for", "with", "to", "at"):
+                    return -1
+            elif low == "to" and place - 2 >= boundary and lows[place - 2] == "equal":
+                place -= 2
+            elif low in words.FILLERS or tokens[place - 1].kind in ("open", "currency", "quote", "arrow"):
+                place -= 1
+            else:
+                break
+        return place
+
+    def boundary(self, place: int) -> int:
+        """Return the start of the clause in which a place is."""
+        depth = 0
+        while place > 0:
+            before = self.tokens[place - 1]
+            if before.kind == "close":
+                depth += 1
+            elif before.kind == "open" and depth == 0:
+                return place
+            elif before.kind == "open":
+                depth -= 1
+            elif depth == 0 and (before.kind in _CUTS or before.low in words.SPLITTING):
+                return place
+            place -= 1
+        return 0
+
+    def subject(self, boundary: int) -> int:
+        """Return the start of a clause with its subject, which a relative clause or a colon cuts off."""
+        while boundary > 0:
+            before = self.tokens[boundary - 1]
+            phrase = before.low in ("or", "and") and not words.any_of(
+                self.lows[boundary : boundary + 6], words.PREDICATES
+            )
+            if not (phrase or before.kind == "colon" or before.low in ("that", "which", "who", "whose")):
+                break
+            boundary = self.boundary(boundary - 1)
+        return boundary
+
+    def governed(self, boundary: int, verb: int, last: Span | None) -> str:
+        """Say whether a value is the object of its clause's verb, or of one beside it: to pack 180 books."""
+        lows = self.lows
+        if last is None:
+            infinitive = verb > boundary and lows[verb - 1] == "to" and lows[verb] in words.VERBS
+            return (
+                MENTION
+                if infinitive and not words.any_of(lows[max(verb - 5, boundary) : verb], words.NEEDING)
+                else VERB
+            )
+        relative = boundary > 0 and lows[boundary - 1] in ("that", "which", "who") and last.after >= boundary - 2
+        if relative and last.after <= boundary - 1:
+            concludes = lows[boundary - 1] == "which" and words.any_of(lows[boundary : verb + 1], words.CONCLUDING)
+            return VERB if concludes else ADJUNCT
+        between = lows[max(last.after, boundary) : verb]
+        return ADJUNCT if last.start >= boundary and words.any_of(between, words.BESIDE) else VERB
+
+    def in_premise(self, boundary: int, place: int) -> bool:
+        """True if the clause began with because, since, if, … and no comma ended it."""
+        for at in range(boundary - 1, -1, -1):
+            low = self.lows[at]
+            if self.tokens[at].kind in _CUTS or low in words.RESULTS:
+                return False
+            if low in words.PREMISES:
+                return low not in words.ALSO_PREPOSITIONS or not words.any_of(self.lows[at:place], words.COPULAS)
+        return False
+
+    def is_beside(self, start: int, end: int) -> bool:
+        """True if a number after these words is beside the point: to pack 180 books, in 3 weeks, if he works."""
+        between = self.lows[start:end]
+        beside = words.any_of(between, words.ASIDE)
+        return beside and between[-1] not in words.TIED
+
+    def has_cut(self, start: int, end: int) -> bool:
+        return any(
+            self.tokens[place].kind in _CUTS or self.lows[place] in words.SPLITTING for place in range(start, end)
+        )
+
+    def is_excepted(self, span: Span) -> bool:
+        """True for anything but 72."""
+        before = self.lows[: span.start]
+        if "but" not in before[-3:]:
+            return False
+        return words.any_of(before[: len(before) - 1 - before[::-1].index("but")], words.EVERYTHING)
+
+    def is_altered(self, boundary: int, span: Span, earlier: Sequence[Span]) -> bool:
+        """True if the subject is a multiple or a part of the answer: twice the answer, one third of the total."""
+        lows = self.lows[: span.start]
+        for place in range(boundary, span.start):
+            of = lows[place] in words.ALTERING_OF and lows[place + 1 : place + 2] == ["of"]
+            number = any(place < other.start < span.start for other in earlier)
+            if (lows[place] in words.ALTERING or of) and not number:
+                return True
+            if (lows[place] in words.ALTERING or of) and words.any_of(lows[boundary:], words.LABELS):
+                return True
+        for other in earlier:
+            if (
+                other.start >= boundary
+                and lows[other.end : other.end + 1] == ["of"]
+                and words.any_of(lows[other.end :], words.LABELS)
+            ):
+                return True
+        return False
+
+    # --- The value, and after it ---
+
+    def value(self, span: Span, boundary: int) -> list[list[Token]] | None:
+        """Return the tokens of a value in the ways to read them; None if it is unfinished, such as 48 + 24."""
+        whole = list(self.tokens[span.start : span.end])
+        counted = list(self.tokens[span.end : span.after])
+        named = self.tokens[boundary : span.start]
+        if whole[0].kind in ("equals", "relation"):
+            if any(map(_is_variable, named)) and any(token.kind in ("operator", "number", "power") for token in named):
+                return None  # 8 - x = 5
+            if whole[0].kind == "relation":
+                return None
+            whole = whole[1:]
+        if whole and whole[0].text == "(" and whole[-1].text == ")" and _closes(whole):
+            whole = whole[1:-1]
+        if not whole or (whole[-1].kind in ("equals", "operator", "relation", "power") and whole[-1].text not in "!|"):
+            return None
+        signs = [place for place, token in enumerate(whole) if token.kind == "equals" or token.text == "\\approx"]
+        if not signs:
+            return None if _is_unfinished(whole) else [[*whole, *counted]]
+        left, right = whole[: signs[-1]], whole[signs[-1] + 1 :]
+        if whole[signs[-1]].text == "\\approx":
+            left, right = left[: signs[0]], left[signs[-2] + 1 :] if len(signs) > 1 else left
+        if _is_unfinished(right):
+            return None
+        if any(map(_is_variable, left)) and any(token.kind in ("operator", "power", "open") for token in left):
+            return [[*whole, *counted], whole]  # x^2 = 5 is what it is
+        if len(left) <= 4 or any(token.kind in ("comma", "relation") or token.low in ("and", "or") for token in whole):
+            return [[*whole, *counted], whole, [*right, *counted]]
+        return [[*right, *counted]]
+
+    def right(self, span: Span, later: Sequence[Span], kind: str) -> str:
+        """Say what the words after a value make of it: `denied`, `broken` (another value), or "" (nothing)."""
+        tokens, lows = self.tokens, self.lows
+        if span.after == len(tokens):
+            return ""
+        counted, token = span.after > span.end, tokens[span.after]
+        end = next(
+            (at for at in range(span.after + 1, len(tokens)) if tokens[at].kind in _CUTS or lows[at] in words.ENDING),
+            len(lows),
+        )
+        rest = lows[span.after : end]
+        if token.kind in ("unknown", "operator", "power", "percent") or (token.kind == "word" and token.glued):
+            return BROKEN
+        if (
+            token.kind == "word"
+            and len(token.text) == 1
+            and token.text.isascii()
+            and token.low not in ("a", "i", "y", "o")
+        ):
+            return BROKEN
+        if token.text == "(":
+            return self.remark(span.after)
+        if rest[0] in words.COMPARING:  # 4 more scoops than Oli, 12 pins more than Ann, but not 72 more than 5
+            than = rest.index("than") if "than" in rest else len(rest)
+            number = any(span.after + than < each.start <= span.after + than + 2 for each in later)
+            alone = rest[0] in ("more", "less", "fewer") and not counted and than == 1 and kind != EQUALS
+            return BROKEN if alone or number else ""
+        if rest[0] == "times" and (len(rest) == 1 or rest[1] in words.PREPOSITIONS - {"as"}):
+            return ""  # 30 times in a week
+        if rest[0] in words.BREAKING:
+            return BROKEN
+        if rest[0] in ("and", "or", "at") and _changes(lows[span.after + 1 : span.after + 5]):
+            return BROKEN
+        if rest[0] in ("of", "to") and any(each.start <= span.after + 1 + (rest[0] == "of") for each in later):
+            return BROKEN
+        if rest[0] in words.REFUTING:
+            return DENIED
+        if token.kind == "han" and any(map(words.denies, rest)):
+            return DENIED
+        if rest[0] in words.PREDICATES or words.denies(rest[0]):
+            return _predicate(rest, counted)
+        if words.any_of(rest[:4], words.OPERATIONS) and any(each.start < end for each in later):
+            return BROKEN
+        return ""
+
+    def remark(self, place: int) -> str:
+        """Say what a remark in brackets makes of the value before it."""
+        inside = self.lows[place + 1 : place + 8]
+        if words.any_of(inside, words.FALSE) or (inside and words.denies(inside[0]) and len(inside) < 3):
+            return DENIED
+        return BROKEN if inside and (inside[0] in words.HEDGES | words.ALTERNATIVES | {"and"}) else ""
+
+    # --- Retractions ---
+
+    def retracts(self) -> bool:
+        """True if the sentence takes back what was said before it."""
+        lows = self.lows
+        if words.any_of(lows, words.NOT_RETRACTING) or " at first" in f" {' '.join(lows)}":
+            return False
+        text = f" {' '.join(lows)} "
+        if any(f" {phrase} " in text for phrase in words.RETRACTING_PHRASES):
+            return True
+        for place, low in enumerate(lows):
+            before, after = lows[max(place - 5, 0) : place], lows[place + 1 : place + 2]
+            if low in words.RETRACTIONS and not (low in words.FALSE and before[-1:] in (["no"], ["any"])):
+                return True
+            if low in words.WRONG and _points_back(before) and after not in (["to"], ["that"]):
+                return True
+            if low in ("right", "correct") and any(map(words.denies, before[-3:])) and _points_back(before):
+                return True
+        return (
+            bool(lows) and lows[0] in words.NO and (len(lows) == 1 or self.tokens[1].kind in ("comma", "dash", "dots"))
+        )
+
+
+# --- Words --------------------------------------------------------------------------------------------------------
+
+
+def _label(tokens: Sequence[Token]) -> int:
+    """Return the place behind `1.` or `Step 2:`."""
+    if len(tokens) > 1 and tokens[0].low in words.STEPS and tokens[1].kind == "number":
+        return 2 + (len(tokens) > 2 and tokens[2].text in (":", ".", ")", "-", "–", "—"))
+    numbered = len(tokens) > 2 and tokens[0].kind == "number" and len(tokens[0].text) < 3
+    return 2 if numbered and tokens[1].text in (")", ".") and tokens[1].glued else 0
+
+
+def _is_attributed(clause: Sequence[str]) -> bool:
+    """True if a clause says what somebody thought, or may think."""
+    if words.any_of(clause, words.PAST) or "at first" in " ".join(clause):
+        return True
+    said = next((place for place, low in enumerate(clause) if low in words.SAYING), 0)
+    return words.any_of(clause[:said], words.OTHERS)
+
+
+def _is_denied(clause: Sequence[str], kind: str) -> bool:
+    """True if a word denies what a clause states, and not a part of its subject: the pies that are not eaten."""
+    text = " ".join(clause)
+    if any(phrase in text for phrase in words.AFFIRMING):
+        return False
+    for place, low in enumerate(clause):
+        if words.denies(low) or low in words.FALSE or low in words.REFUSALS:
+            rest = clause[place + 1 :]
+            main = kind == EQUALS or words.any_of(rest, words.COPULAS)
+            relative = any(each in ("that", "who", "which") for each in clause[1:place])
+            number_of = any(pair in f" {' '.join(clause[:place])} " for pair in words.NUMBER_OF)
+            own = words.any_of(rest, words.ASSERTED) or (relative and not number_of and rest[:1] == ["is"])
+            if not (main and (relative or number_of)) or own:
+                return True
+    return False
+
+
+def _joins(between: Sequence[str]) -> bool:
+    """True if the words between two claims put them side by side."""
+    if words.any_of(between, words.RESULTS | words.RETRACTIONS):
+        return False
+    return words.any_of(between, words.TYING)
+
+
+def _changes(after: Sequence[str]) -> bool:
+    """True for the words of 72 and a half, 72 or more, 72 at most."""
+    if not after:
+        return False
+    part = any(low in units.PARTS for low in after[1:3])
+    return after[0] in words.CHANGING or (
+        after[0] in units.CARDINALS | {"a": 1, "the": 1} and (part or "most" in after[:2] or "least" in after[:2])
+    )
+
+
+def _predicate(rest: Sequence[str], counted: bool) -> str:
+    """Say what is said of a value: 72 is wrong, 72 cannot be right, 36 cookies are divided."""
+    denied = any(map(words.denies, rest))
+    if "too" in rest or (
+        words.any_of(rest, words.FALSE) and not denied and not (counted and rest[0] in ("were", "are"))
+    ):
+        return DENIED
+    if denied and (not counted or words.any_of(rest, words.ASSERTED)):
+        return DENIED
+    return BROKEN if words.any_of(rest, words.SPOILING) else ""
+
+
+def _points_back(before: Sequence[str]) -> bool:
+    """True if the words before one say that what was said is …: that is, this was clearly, it's."""
+    return words.any_of(before[-5:], words.POINTING) and all(low in words.POINTING_BACK for low in before[-5:])
+
+
+def _closes(tokens: Sequence[Token]) -> bool:
+    """True if the first bracket is closed by the last."""
+    depths = itertools.accumulate((token.text == "(") - (token.text == ")") for token in tokens)
+    return 0 not in list(depths)[:-1]
+
+
+def _is_variable(token: Token) -> bool:
+    letter = token.kind == "word" and len(token.text) == 1 and token.text.isascii() and token.low not in ("a", "x")
+    return (letter and not (token.glued and token.text in units.LETTER_SCALES)) or token.text.lstrip("\\") in SYMBOLS
+
+
+_ARITHMETIC = {"+", "*", "-", "/", "x", "X", "\\times", "\\cdot", "\\div"}
+
+
+def _is_unfinished(tokens: Sequence[Token]) -> bool:
+    """True for a sum of plain numbers, which states no value: 48 + 24, 6 × 12, 36 / 4."""
+    if not tokens:
+        return True
+    signs = [
+        place
+        for place, token in enumerate(tokens)
+        if place and token.text in _ARITHMETIC and tokens[place - 1].kind not in ("open", "comma", "operator", "power")
+    ]
+    if not signs or any(map(_is_formula, tokens)):
+        return False
+    amount = read_amount(tokens)
+    return amount is None or (amount[1] < len(tokens) and tokens[amount[1]].text in _ARITHMETIC)
+
+
+def _is_formula(token: Token) -> bool:
+    """True for what no plain sum has: powers, roots, variables."""
+    if token.kind == "word":
+        return (
+            len(token.text) <= 2 and token.low not in ("x", "in", "to", "or", "of") and not units.symbol_of(token.text)
+        )
+    return token.kind == "power" or (token.kind == "command" and token.text not in _ARITHMETIC | {"\\frac", "\\$"})

@@ -1,0 +1,169 @@
+"""The table of cases, the tables of words, and solutions of GSM8K: what is right is right, what is not is wrong."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from helpers_runs import LONG, ROOT, SHARED
+
+import exact_answers
+from exact_answers import extract_answer, is_right, units, words
+from exact_answers.compare import read
+from exact_answers.units import CURRENCIES, PARTS, PLAIN, PREFIXED, PREFIXES, SCALES
+from exact_answers.writing import SIGNS, normalize
+
+XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
+FORMS = ("{}", XML, "The boxes.\nAnswer: {}")
+
+
+def table():
+    """The pairs of the file: gold answers, texts, whether they are right, and the forms to try."""
+    gold, forms = "", FORMS
+    for line in (Path(exact_answers.__file__).parent / "cases.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# --- Whole texts"):
+            forms = ("{}",)
+        elif line.startswith("="):
+            gold = line[2:]
+            if forms == FORMS:
+                yield from ((gold, gold, True, forms), (gold, "", False, forms))
+        elif line.startswith(("+", "-")):
+            yield gold, re.sub(" ?⏎ ?", "\n", line[2:]), line[0] == "+", forms
+
+
+CASES = list(table())
+
+
+@pytest.mark.parametrize("gold", dict.fromkeys(gold for gold, *_ in CASES))
+def test_the_cases(gold):
+    wrong = [
+        (text, form, right)
+        for other, text, right, forms in CASES
+        for form in forms
+        if other == gold and is_right(form.replace("{}", text), gold) != right
+    ]
+    assert not wrong
+
+
+# --- One test for each row of a table -----------------------------------------------------------------------------
+
+UNITS = {**PLAIN, **PREFIXED}
+
+
+@pytest.mark.parametrize("spelling", [*units._PLAIN_NAMES, *units._PREFIXED_NAMES])
+def test_a_unit_has_its_value_and_no_other(spelling):
+    symbol = units.symbol_of(spelling)
+    other = "min" if symbol != "min" else "day"
+    assert symbol in UNITS or symbol in CURRENCIES.values()
+    assert is_right(f"5 {spelling}", "5") and not is_right(f"5 {spelling}", "6")
+    assert not is_right(f"5 {spelling}", f"5 {other}")
+
+
+@pytest.mark.parametrize(
+    "base", [base for base in PREFIXED if base not in ("kelvin", "Wh", "cal", "bit", "mol", "ohm")]
+)
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_prefix_makes_another_unit(prefix, base):
+    unit = prefix + base
+    words_ = [
+        word for word, name in units._PREFIXED_NAMES.items() if name == base and len(word) > 2 and word.islower()
+    ]
+    for spelling in [unit, *(PREFIXES[prefix][0] + word for word in words_)]:
+        if units.symbol_of(unit) == unit and unit != "Pm":  # `min`, `ft` and pm are others
+            assert is_right(f"5 {spelling}", f"5 {unit}") and not is_right(f"5 {spelling}", f"5 {base}")
+
+
+@pytest.mark.parametrize("sign", CURRENCIES)
+def test_a_currency_is_no_other(sign):
+    other = "€" if sign != "€" else "$"
+    assert (
+        is_right(f"{sign}72", "72") and is_right(f"It costs {sign}72.", "72") and is_right(f"72 {sign}", f"{sign}72")
+    )
+    assert not is_right(f"{sign}72", f"{other}72") and not is_right(f"{sign}71", f"{sign}72")
+
+
+@pytest.mark.parametrize("word", [word for word in SCALES if word not in ("cent", "score", "grand", "k", "K")])
+def test_a_scale_multiplies(word):
+    assert not is_right(f"72 {word}", "72") and not is_right(f"The answer is 72 {word}.", "72")
+    assert is_right(f"72 {word}", str(72 * SCALES[word]))
+
+
+@pytest.mark.parametrize("word", ["score", "grand", "cent mille", *units.UNKNOWN_SCALES])
+def test_a_word_that_may_be_a_scale_is_not_understood(word):
+    assert not is_right(f"72 {word}", "72") and not is_right(f"The answer is 72 {word}.", "72")
+
+
+@pytest.mark.parametrize("word", [word for word in PARTS if word.endswith("s")])
+def test_an_ordinal_divides(word):
+    assert is_right(f"5 {word}", f"5/{PARTS[word]}") and is_right(f"The answer is five {word}.", f"5/{PARTS[word]}")
+    assert not is_right(f"5 {word}", "5") and not is_right(f"The answer is five {word}.", "5")
+
+
+@pytest.mark.parametrize("word", sorted(words.DENYING | words.FALSE | words.REFUSALS))
+def test_a_denied_number_is_no_answer(word):
+    spaced = "" if "\u3000" < word[0] < "\ue000" else " "
+    assert not is_right(f"The answer is {word}{spaced}72.", "72") and not is_right(f"{word}{spaced}72", "72")
+    assert not is_right(f"答案{word}是72。", "72") if not spaced else True
+
+
+@pytest.mark.parametrize("word", sorted(words.BREAKING))
+def test_a_word_that_makes_another_number(word):
+    assert not is_right(f"The answer is 72 {word} 2.", "72") and not is_right(f"72 {word} 2", "72")
+
+
+@pytest.mark.parametrize("word", sorted(words.ALTERING))
+def test_a_multiple_of_the_answer_is_not_the_answer(word):
+    assert not is_right(f"{word} the answer is 72.", "72")
+
+
+@pytest.mark.parametrize("word", sorted(words.RETRACTIONS))
+def test_what_is_retracted_is_no_answer(word):
+    assert not is_right(f"The answer is 72. {word.capitalize()}, 73.", "72")
+    assert not is_right(rf"\boxed{{72}}. {word.capitalize()}, it should be 73.", "72")
+
+
+@pytest.mark.parametrize("verb", sorted(word for word in words.VERBS if word.isascii()))
+def test_a_verb_has_an_object(verb):
+    assert is_right(f"In the end they {verb} 72 clips.", "72") and not is_right(f"They {verb} 71 clips.", "72")
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_sign_is_written_in_one_way(sign):
+    written = normalize(f"2{sign}3")
+    assert sign not in written and normalize(written) == written
+    if "-" in SIGNS[sign]:
+        assert is_right(f"{sign}8", "-8") and not is_right(f"{sign}8", "8")
+    if SIGNS[sign].strip() in ("<=", ">=", r"\ne"):
+        assert not is_right(f"x {sign} 72", "72")
+
+
+def test_no_spelling_of_a_unit_is_another_number():
+    assert not [spelling for spelling in units._SYMBOLS if read(f"7 {spelling}") is None and len(spelling) > 2]
+
+
+# --- GSM8K --------------------------------------------------------------------------------------------------------
+
+FIVE_FORMS = (
+    "{solution}",
+    XML.replace("{}", "{gold}"),
+    r"So it is $\boxed{{{gold}}}$.",
+    "The answer is {gold}.",
+    "{gold}",
+)
+
+
+@pytest.mark.skipif(not (SHARED / "gsm8k" / "train.jsonl").exists(), reason="GSM8K is not beside this checkout")
+def test_solutions_of_gsm8k_have_their_own_answer_and_no_other():
+    """Of every tenth; of all of them in the long profile."""
+    lines = [(SHARED / "gsm8k" / name).read_text("utf-8").splitlines() for name in ("train.jsonl", "test_dev.jsonl")]
+    solutions = [json.loads(line)["answer"] for file in lines for line in file[:: 1 if LONG else 10]]
+    golds = [extract_answer(solution, "hash") for solution in solutions]
+    for solution, gold, other in zip(solutions, golds, golds[1:] + golds[:1], strict=True):
+        for form in FIVE_FORMS:
+            text = form.format(solution=solution, gold=gold)
+            assert is_right(text, gold), text
+            assert is_right(text, other) == (float(gold) == float(other)), (text, other)
+
+
+def test_the_table_is_the_one_of_the_package():
+    assert (ROOT / "exact_answers" / "cases.txt").exists() and len(CASES) > 1900
