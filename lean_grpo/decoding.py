@@ -284,7 +284,8 @@ class Decoder:
             return logits
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=graphs.pool, stream=graphs.stream):  # computes nothing
+            own = {"pool": graphs.pool, "stream": graphs.stream, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(self.graph, **own):  # computes nothing; other threads (NCCL's) may go on
                 self.logits = self._compute(fixed=True)
             graphs.recorded.append(self.graph)
         self.graph.replay()

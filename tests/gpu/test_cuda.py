@@ -83,10 +83,11 @@ def sampled(model, tokenizer, drawn=None):
 
 def test_replayed_steps_sample_what_eager_ones_do(tokenizer, capsys):
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
-    before = torch.cuda.memory_allocated()
-    replayed = [sampled(model, tokenizer), sampled(model, tokenizer, Sampling(temperature=1.5))]
+    replayed = [sampled(model, tokenizer)]
+    before = torch.cuda.memory_allocated()  # libraries have set themselves up
+    replayed.append(sampled(model, tokenizer, Sampling(temperature=1.5)))
     assert Graphs.verdicts[model] == "" and not capsys.readouterr().out
-    assert torch.cuda.memory_allocated() - before < 2**25  # of libraries; nothing of the rollout
+    assert torch.cuda.memory_allocated() - before < 2**20  # nothing of a rollout
     Graphs.verdicts[model] = "a test says so"
     assert replayed == [sampled(model, tokenizer), sampled(model, tokenizer, Sampling(temperature=1.5))]
 

@@ -61,7 +61,7 @@ class FakeGraph(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def record(graph, pool, stream):
+def record(graph, **given):
     FakeGraph.recording = True
     try:
         with graph:
