@@ -16,7 +16,7 @@ step       rollouts of completions in groups of 8: lengths lognormal around 200 
            alone reach in the same process, at best. Memory: the peak above what was there before. Gradient: the first
            step's norm. Each side has a process of its own
 sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
-           sides draw other lengths: compare tokens a second
+           sides draw other lengths: compare tokens a second. On a GPU ours has a second row, without CUDA graphs
 run        three runs with the flags that you give: as they are, with TRL's step and `generate`, with TRL's `generate`
            alone. Its phases are seconds of the clock, the whole run also processor time
 """
@@ -36,10 +36,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -65,6 +67,7 @@ from grpo.data import sources  # noqa: E402
 from grpo.policy.answering import end_tokens  # noqa: E402
 from grpo.task import prompts  # noqa: E402
 from lean_grpo import LeanGRPOTrainer, gpu  # noqa: E402
+from lean_grpo.decoding import Graphs  # noqa: E402
 from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402
 
 DEMO = ROOT / "assets" / "demo"
@@ -306,13 +309,17 @@ def sampling(given: argparse.Namespace) -> None:
         )
         for side in TRAINERS
     }  # fmt: skip
+    if DEVICE == "cuda":
+        trainers["ours, no graphs"] = trainers["ours"]
     seconds: dict[str, list[float]] = {side: [] for side in trainers}
     lengths: dict[str, list[int]] = {side: [] for side in trainers}
     for seed in range(given.rounds + 1):  # the first round warms up; the sides take turns
         for side, trainer in trainers.items():
             torch.manual_seed(seed)
+            eager = patch.object(Graphs, "of", return_value=None) if side.endswith("no graphs") else nullcontext()
             start = clock()
-            completions, *_ = trainer._generate_single_turn(ids, None, {}, GROUP)
+            with eager:
+                completions, *_ = trainer._generate_single_turn(ids, None, {}, GROUP)
             if seed:
                 seconds[side].append(clock() - start)
                 lengths[side] += map(len, completions)
