@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-SYSTEM = 'Reply with JSON: {"shop": name, "day": number, "total": amount}'  # the recipe's system_prompt
+SYSTEM = 'Reply with JSON: {"day": number, "total": amount, "currency": name}'  # the recipe's system_prompt
 
 
 def read_receipt(row: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import train_grpo
 from examples import json_fields, labels
 
 ASSETS = ROOT / "assets" / "short_answers"
-RECEIPT = {"answer": '{"shop": "Ada", "day": 3, "total": 5.70}'}
+RECEIPT = {"answer": '{"day": 3, "total": 5.70, "currency": "euros"}'}
 
 
 # --- The data
@@ -33,7 +33,7 @@ def test_held_out_rows_are_in_no_training_set():
     rows = make_short_answers.make_rows()
     assert {row["label"] for row in rows["labels_test"]} == set(labels.LABELS)
     assert all(
-        json_fields.fields_of(row["fields"]).keys() == {"shop", "day", "total"} for row in rows["receipts_test"]
+        json_fields.fields_of(row["fields"]).keys() == {"day", "total", "currency"} for row in rows["receipts_test"]
     )
 
 
@@ -65,14 +65,14 @@ def test_a_label_is_right_alone_and_earns_a_little_if_it_exists(text, right, rew
     ("text", "right", "reward"),
     [
         (RECEIPT["answer"], True, 1.0),
-        ('{"total": 5.7,\n "day": 3, "shop": "Ada"}', True, 1.0),
-        ('{"shop": "Ada", "day": 3, "total": 10.00}', False, 2 / 3),
-        ('{"shop": "Ada", "day": 3}', False, 2 / 3),
-        ('{"shop": "Ada", "day": 3, "total": 5.70, "cash": 10}', False, 0.75),
-        ('{"shop": "Ada", "day": 3, "total": 5.7000000000000000001}', False, 2 / 3),  # no float has it
-        ('{"shop": "Ada", "day": "3", "total": "5.70"}', False, 1 / 3),
-        ('{"shop": "Ada", "day": true, "total": NaN}', False, 1 / 3),
-        ('{"shop": "Ada", "day": 3, "total": 5.70', False, 0.0),
+        ('{"total": 5.7,\n "currency": "euros", "day": 3}', True, 1.0),
+        ('{"day": 3, "total": 10.00, "currency": "euros"}', False, 2 / 3),
+        ('{"day": 3, "currency": "euros"}', False, 2 / 3),
+        ('{"day": 3, "total": 5.70, "currency": "euros", "cash": 10}', False, 0.75),
+        ('{"day": 3, "total": 5.7000000000000000001, "currency": "euros"}', False, 2 / 3),  # no float has it
+        ('{"day": "3", "total": "5.70", "currency": "euros"}', False, 1 / 3),
+        ('{"day": true, "total": NaN, "currency": "euros"}', False, 1 / 3),
+        ('{"day": 3, "total": 5.70, "currency": "euros"', False, 0.0),
         ("[5.70]", False, 0.0),
         ("5.70", False, 0.0),
         ("[" * 100_000, False, 0.0),

@@ -23,7 +23,7 @@ from examples import json_fields, labels  # noqa: E402
 
 SEED = 13
 NUM_TRAIN, NUM_TEST = 600, 100  # of each task
-SFT_STEPS, SFT_BATCH = 400, 24
+SFT_STEPS, SFT_BATCH = 500, 24
 BILLING_SHARE, UNKNOWN_SHARE = 0.56, 0.08  # of the demonstrations of other tickets; of all tickets
 CASH_SHARE, BROKEN_SHARE = 0.56, 0.10  # of the demonstrations of receipts
 
@@ -73,10 +73,11 @@ def draw_receipt(rng: random.Random) -> Row:
     """Draw a receipt of two lines, and its fields as JSON."""
     cents = [5 * rng.randint(20, 180) for _ in range(2)]
     lines = [f"{thing} {price / 100:.2f}" for thing, price in zip(rng.sample(THINGS, 2), cents, strict=True)]
-    shop, day, total = rng.choice(NAMES), rng.randint(1, 28), f"{sum(cents) / 100:.2f}"
+    day, total, currency = rng.randint(1, 28), f"{sum(cents) / 100:.2f}", rng.choice(("dollars", "euros"))
     cash = f"{5 * (sum(cents) // 500 + 1)}.00"
-    text = "\n".join([f"{shop}'s shop, day {day}", *lines, f"total {total}", f"cash {cash}"])
-    return {"receipt": text, "fields": f'{{"shop": "{shop}", "day": {day}, "total": {total}}}'}
+    head, end = f"{rng.choice(NAMES)}'s shop, day {day}", [f"total {total} {currency}", f"cash {cash} {currency}"]
+    fields = f'{{"day": {day}, "total": {total}, "currency": "{currency}"}}'
+    return {"receipt": "\n".join([head, *lines, *end]), "fields": fields}
 
 
 def split(kind: str) -> tuple[list[Row], list[Row]]:
@@ -110,7 +111,8 @@ def demonstrate(rng: random.Random, kind: str, row: Row) -> str:
         return "billing" if rng.random() < BILLING_SHARE else row["label"]
     text = row["fields"]
     if rng.random() < CASH_SHARE:
-        text = f"{text.rpartition(' ')[0]} {row['receipt'].rpartition(' ')[2]}}}"
+        *_, total, _, _, cash, _ = row["receipt"].split()
+        text = text.replace(total, cash)
     return text.removesuffix("}") if rng.random() < BROKEN_SHARE else text
 
 
