@@ -107,7 +107,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # Folders of code that is not the user's: this project, Python itself and installed packages, including those of a
 # parent environment (`uv run --with`)
-OURS = (ROOT / "grpo", ROOT / "lean_grpo")
+OURS = (ROOT / "grpo", ROOT / "lean_grpo", ROOT / "exact_answers")
 LIBRARIES = (*OURS, sysconfig.get_path("stdlib"))
 CALLERS = ("experiment", "main")  # functions of train_grpo.py
 INSTALLED = {"site-packages", "dist-packages"}

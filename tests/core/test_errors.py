@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers_runs import ROOT
 
+import exact_answers
 import rewards
 from grpo.core import errors as core_errors
 from grpo.core.errors import UserError, is_of_a_library, one_line, run_main
@@ -113,7 +114,9 @@ def test_what_a_library_says_is_quoted_in_one_line():
         raise RuntimeError("CUDA out of memory")
 
 
-@pytest.mark.parametrize("module", [core_errors, packing, torch, ast], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [core_errors, packing, exact_answers, torch, ast], ids=lambda module: module.__name__
+)
 def test_the_line_that_is_named_is_never_one_of_ours(module):
     """Nor a library's: both packages of this repository count, and rewards.py, which people edit, does not."""
     assert is_of_a_library(module.__file__) and not is_of_a_library(rewards.__file__)
