@@ -82,7 +82,7 @@ def _single(tokens: Sequence[Token], place: int) -> Read | None:
         return None
     number, place = _scale(*read, tokens)
     number, place = _percent(number, tokens, place)
-    unit, place = read_unit(tokens, place)
+    unit, place = read_unit(tokens, place, currency)
     if currency and not any(symbol in units.CURRENCIES.values() for symbol, _ in unit):
         unit = tuple(sorted([(units.CURRENCIES[currency], 1), *unit]))
     return number._replace(value=sign * number.value, unit=unit), place
@@ -329,10 +329,15 @@ def _scale(number: Number, place: int, tokens: Sequence[Token]) -> Read:
 _JOINS = {"per", "/", "*", "pro", "par", "por"}
 
 
-def read_unit(tokens: Sequence[Token], place: int) -> tuple[Unit, int]:
-    """Read the known unit at a place: `km/h`, `square feet`, `dollars per hour`; () if the next word is no unit."""
-    spelled: list[str] = []
-    end, known = place, False
+def read_unit(tokens: Sequence[Token], place: int, currency: str = "") -> tuple[Unit, int]:
+    """Read the known unit at a place: `km/h`, `square feet`, `dollars per hour`; () if the next word is no unit.
+
+    Args:
+        currency: the sign before the number, which a unit may divide: $5/day.
+    """
+    rate = bool(currency) and place < len(tokens) and tokens[place].text in ("/", "per")
+    spelled = [currency] if rate else []
+    end, known = place, rate
     while end < len(tokens) and len(spelled) < 12:
         words, taken = _unit_word(tokens, end, spelled if known else [])
         if not taken:

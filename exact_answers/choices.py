@@ -165,11 +165,11 @@ def _letter(name: str, earlier: Sequence[str], before: Sequence[str], after: Seq
     """Say what the words of its clause make of an option."""
     excepted = words.any_of(earlier, words.EVERYTHING) and earlier[-1:] == ["but"]
     said = [low for low in after if low not in _AROUND]
-    predicate = said if said and (said[0] in words.PREDICATES or said[0] in words.FALSE) else []
+    judged = said and (said[0] in words.PREDICATES or said[0] in words.FALSE or words.denies(said[0]))
+    predicate = said if judged else []
     refused = excepted or any(words.denies(low) or low in words.REFUTING for low in _clause(before))
     negated = any(map(words.denies, predicate))
-    if predicate and (words.any_of(predicate, words.FALSE) != negated and _judges(predicate)):
-        refused = True
+    refused = refused or words.any_of(predicate, words.FALSE) != negated
     strong = any(low in words.LABELS | _CHOOSING | _NOUNS for low in before) or any(
         low in _CORRECT for low in predicate
     )
@@ -184,11 +184,6 @@ def _letter(name: str, earlier: Sequence[str], before: Sequence[str], after: Seq
 def _clause(before: Sequence[str]) -> Sequence[str]:
     """Drop the interjection of `wait no, C`."""
     return before[1:] if before and before[0] in words.NO and len(before) == 1 else before
-
-
-def _judges(predicate: Sequence[str]) -> bool:
-    """True if a predicate says that an option is right or wrong: is wrong, is not the answer, cannot be right."""
-    return any(low in words.FALSE | _CORRECT for low in predicate)
 
 
 def _is_option(sentence: Sequence[Token], place: int) -> bool:

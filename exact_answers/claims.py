@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from exact_answers import units, words
-from exact_answers.amounts import read_amount
+from exact_answers.amounts import Number, read_amount
 from exact_answers.compare import Equation, Meaning, read_tokens
 from exact_answers.formulas import SYMBOLS
 from exact_answers.spans import Span, spans
@@ -102,13 +102,15 @@ class _Reader:
             asks = any(low in ("how", "what") for low in self.lows)
             return Sentence([], unfinished=asks)
         found = spans(self.tokens)
-        if len(found) > MAX_SPANS:
+        if len(found) > MAX_SPANS or (found and words.any_of(self.lows, words.CODE)):
             return Sentence([], understood=False)
         last, last_kind = None, ""
         for index, span in enumerate(found):
             kind = self.claim(span, last, last_kind, found, index, retracts)
             if kind:
                 last, last_kind = span, kind
+        if self.lows and words.denies(self.lows[-1]):  # 72, I guess not
+            self.claims, self.denied = [], True
         if not self.claims and self.premise is not None and not self.denied:
             self.claims, self.understood = [self.premise], True
         unfinished = first in words.CONTINUES and not self.claims
@@ -125,7 +127,8 @@ class _Reader:
             kind = ADJUNCT  # 20 / 2 = 10 customers bought two melons
         if kind == MENTION and not (last is not None and self.is_beside(last.after, span.start)):
             self.understood = False
-        if kind == PREMISE and any(token.kind == "equals" for token in self.tokens[span.start : span.end]):
+        reason = boundary > 0 and self.lows[boundary - 1] in words.REASONS
+        if kind == PREMISE and reason and any(token.kind == "equals" for token in self.tokens[span.start : span.end]):
             readings = self.value(span, boundary)
             self.premise = Claim(readings) if readings else self.premise
         if kind in (MENTION, PREMISE, ADJUNCT):
@@ -153,11 +156,14 @@ class _Reader:
             self.understood = False
             return ""
         joined = _joins(between) if last else self.lows[0] in words.ALTERNATIVES
+        joined = joined or (kind == last_kind == START and set(between) <= words.BARE_JOINTS)
+        listed = boundary > 0 and self.tokens[boundary - 1].kind == "colon" and self.is_listed(boundary - 1)
+        conditional = kind == START and self.lows[0] in ("if", "when", "case")
         self.add(
             Claim(
                 readings,
                 strong=words.any_of(clause, words.ANSWERS),
-                doubted=not computed and words.any_of(clause, words.HEDGES),
+                doubted=not computed and (listed or conditional or words.any_of(clause, words.HEDGES)),
                 joined=joined,
                 approximate=words.any_of(clause[-3:], words.ABOUT),
             ),
@@ -213,7 +219,7 @@ class _Reader:
                 low != "for" or first.kind == "currency" or verbs[-1] in words.VERB_LEADS[low]
             ):
                 return self.governed(boundary, place - 1, last), self.subject(boundary)
-        if low in words.LABELS:
+        if low in words.LABELS or (low in words.FOREIGN_SUBJECTS and lows[place] == "a"):
             return VERB, self.subject(boundary)
         if low in words.NO and place - 1 == boundary > 0 and place == span.start:
             return VERB, boundary + 1  # 72, no 71
@@ -318,6 +324,10 @@ class _Reader:
         beside = words.any_of(between, words.ASIDE)
         return beside and between[-1] not in words.TIED
 
+    def is_listed(self, colon: int) -> bool:
+        """True for the label of one of several: Case 1:, First:."""
+        return words.any_of(self.lows[max(colon - 2, 0) : colon], words.LISTED)
+
     def has_cut(self, start: int, end: int) -> bool:
         return any(
             self.tokens[place].kind in _CUTS or self.lows[place] in words.SPLITTING for place in range(start, end)
@@ -373,10 +383,14 @@ class _Reader:
         if whole[signs[-1]].text == "\\approx":
             left, right = left[: signs[0]], left[signs[-2] + 1 :] if len(signs) > 1 else left
         if _is_unfinished(right):
-            return None
-        if any(map(_is_variable, left)) and any(token.kind in ("operator", "power", "open") for token in left):
+            return [whole] if isinstance(read_tokens(whole), Number) else None  # 72 = 48 + 24
+        last = left[signs[-2] + 1 :] if len(signs) > 1 else left  # Perimeter = 2(l + w) = 2 * 36 = 72
+        if any(map(_is_variable, last)) and any(token.kind in ("operator", "power", "open") for token in last):
             return [[*whole, *counted], whole]  # x^2 = 5 is what it is
-        if len(left) <= 4 or any(token.kind in ("comma", "relation") or token.low in ("and", "or") for token in whole):
+        names = any(token.kind == "word" or token.text.lstrip("\\") in SYMBOLS for token in left)
+        if (len(left) <= 4 and names) or any(
+            token.kind in ("comma", "relation") or token.low in ("and", "or") for token in whole
+        ):
             return [[*whole, *counted], whole, [*right, *counted]]
         return [[*right, *counted]]
 
@@ -391,7 +405,9 @@ class _Reader:
             len(lows),
         )
         rest = lows[span.after : end]
-        if token.kind in ("unknown", "operator", "power", "percent") or (token.kind == "word" and token.glued):
+        if token.kind in ("unknown", "operator", "power", "percent", "quote") or (
+            token.kind == "word" and token.glued
+        ):
             return BROKEN
         if (
             token.kind == "word"

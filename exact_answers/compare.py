@@ -136,6 +136,8 @@ def _read(tokens: list[Token]) -> Meaning | None:
     if (amount := _amount(tokens)) is not None:
         return amount
     texts = [token.text for token in tokens]
+    if texts[0] in ("\\approx", "~"):
+        return _read(tokens[1:])
     if "\\approx" in texts:
         return _read(tokens[: texts.index("\\approx")])
     if "\\cup" in texts or "U" in texts[1:-1]:
@@ -448,6 +450,8 @@ def name_of(tokens: Sequence[Token]) -> str:
     if not symbol or (first.low in formulas.FUNCTIONS and len(first.text) > 1):
         return ""
     rest = texts[1:]
+    if first.low in words.PREMISES:
+        return ""  # let x = 5
     if all(token.kind == "word" for token in tokens):
         long = [text for text in texts if len(text) > 1]
         return name if len(texts) == 1 or long == texts or (len(long) >= len(texts) - 1 and len(texts[0]) > 1) else ""

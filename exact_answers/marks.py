@@ -159,9 +159,11 @@ def _boxes(text: str) -> list[Mark]:
 _BETWEEN = re.compile(r"(?:[\s$,;]|\\(?:quad|qquad|text|mathrm|,|;)|[{}]|\band again\b|\band\b|\bor\b|\balso\b)*")
 
 
-def _joins(between: str) -> bool:
+def _joins(between: str, beside: bool = False) -> bool:
     words = bool(re.search(r",|;|and|or", between))
-    return len(between) <= 60 and words and _BETWEEN.fullmatch(between) is not None
+    return (
+        len(between) <= 60 and (words or (beside and "\n" not in between)) and _BETWEEN.fullmatch(between) is not None
+    )
 
 
 def _last_box(text: str) -> Mark | None:
@@ -170,7 +172,7 @@ def _last_box(text: str) -> Mark | None:
     for box in reversed(_boxes(text)):
         if found is None:
             found = box
-        elif box.end <= found.start and _joins(text[box.end : found.start]):
+        elif box.end <= found.start and _joins(text[box.end : found.start], beside=True):
             found = Mark(
                 box.start, found.end, box.text if _same(box.text, found.text) else f"{box.text}, {found.text}"
             )

@@ -90,7 +90,8 @@ def decide(tokens: Sequence[Token]) -> tuple[list[Claim], str]:
         result = any(token.low in words.RESULTS for token in tokens_of[:2])
         if current and current[-1].strong and not (strong or result):
             continue
-        bare = len(tokens_of) - (tokens_of[-1].kind == "stop") == len(claims[0].readings[0])
+        computed = any(token.kind == "equals" for token in tokens_of)
+        bare = not computed and len(tokens_of) - (tokens_of[-1].kind == "stop") == len(claims[0].readings[0])
         doubted = claims[0].doubted and current and (current[-1].doubted or not strong)
         beside = bool(current) and (claims[0].joined or (bare and was_bare) or bool(doubted))
         current, why, was_bare = [*current, *claims] if beside else claims, VALUE, bare
@@ -148,7 +149,11 @@ def _is_decoration(sentence: Sequence[Token], tokens: Sequence[Token], place: in
     token = tokens[place]
     if token.kind == "quote":
         before = tokens[place - 1] if place else None
-        return not (token.glued and before is not None and before.kind == "word" and len(before.text) == 1)
+        opened = any(each.text == token.text for each in tokens[max(place - 8, 0) : place])
+        prime = before is not None and (
+            before.kind in ("number", "close") or (before.kind == "word" and len(before.text) == 1)
+        )
+        return not (token.glued and prime and not opened)
     bullet = not sentence and token.kind == "operator" and token.text in "-*+"
     return (
         token.kind == "bold"

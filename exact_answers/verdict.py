@@ -101,6 +101,7 @@ _NEXT = re.compile(
 )
 _GLUE = re.compile(r"(?:</answer>|\\[)\]]|[}*$\s)\]])*")
 _OPENED = re.compile(r"(?:\\[\[(]|\$\$?|\*\*|\n[ \t]*(?:\\\[|\$\$))[\s*$]*\Z")  # before a box
+_WRONG_LABEL = re.compile(r"(?i)\b(?:wrong|incorrect|false) (?:answer|result|value|option)\W{0,3}\Z")
 _LABELS = ("cannot be the ", "can't be the ", "not the ", "wrong ", "incorrect ", "false ", "isn't the ")
 
 
@@ -132,6 +133,8 @@ def _denied_before(text: str, mark: Mark) -> bool:
     before = text[max(mark.start - 120, 0) : mark.start].rstrip(" \t")
     opened = _OPENED.search(before)
     before = before[: opened.start()].rstrip(" \t\n") if opened else before.rstrip(" *\t")
+    if _WRONG_LABEL.search(before):
+        return True
     if text[mark.start : mark.start + 6].lower() in ("answer", "final ") and f"{before} ".lower().endswith(_LABELS):
         return True
     tokens = tokenize(normalize(before))

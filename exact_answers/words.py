@@ -83,10 +83,10 @@ RESULTS = vocabulary(  # words before which an earlier number was a step
 )
 PREMISES = vocabulary(
     "because since if when whenever unless suppose assuming assume given while although though after before until",
-    "whether once as where let considering starting despite weil da wenn parce car puisque si porque cuando",
+    "whether once as where let considering starting despite weil da wenn parce puisque si porque cuando",
     "因为 如果",
 )
-ALSO_PREPOSITIONS = vocabulary("after before given once as where let")  # after 3 days: no verb follows
+ALSO_PREPOSITIONS = vocabulary("after before given once as where")  # after 3 days: no verb follows
 ALTERNATIVES = vocabulary("or oder ou o alternatively vs versus either | /")
 ADDING = vocabulary("and und et y &")
 CONNECTING = vocabulary(
@@ -137,24 +137,31 @@ BREAKING = (
         "through",
         "st nd rd th half divided multiplied raised power greatest base pi mehr weniger moins más menos ni sur",
         "entre mal fois",
-        "veces dozens",
+        "倍 半 多 余 餘 几 veces dozens",
     )
     | units.UNKNOWN_SCALES
 )
-CHANGING = BREAKING | COMPARING | vocabulary("least most so up") - {"out", "per", "pi"}
+CODE = vocabulary("else lambda def elif")  # a program is no sentence
+LISTED = vocabulary("first second third fourth case option guess try attempt possibility")  # Case 1: 71. Case 2: 72.
+REASONS = vocabulary("because since as weil porque 因为")  # premises that state what they say
+CHANGING = (
+    BREAKING | COMPARING | vocabulary("least most so up thereabouts some something change") - {"out", "per", "pi"}
+)
 
 # --- Words around a claim -----------------------------------------------------------------------------------------
 
 COPULAS = vocabulary(
     "is are was were be been being equals equal became totals remains namely i.e. means gives",
     "it's that's there's he's she's here's what's answer's total's they're we're",
-    "ist sind war wären beträgt ergibt macht est sont était fait c'est es son era sería hay 是 为 為 有 共 等于 得 了",
+    "lautet lauten ist sind war wären beträgt ergibt macht est sont était fait c'est es son era sería hay 是 为 為 有",
+    "共 等于 得 了",
     "هو هي است है हैं это 는 은 は é são",
 )
 AUXILIARIES = vocabulary(
     "does did do will would can could shall should must may might has have had having be been being is are was were"
 )
 PREDICATES = COPULAS | AUXILIARIES | vocabulary("seems looks would isn't")
+FOREIGN_SUBJECTS = vocabulary("il elle on")  # elle a 72 euros
 ARTICLES = vocabulary("a an the his her their its our my your this that these those")
 DETERMINERS = ARTICLES | vocabulary("no each every any which")
 AFTER_ONE = vocabulary("of day can must may who that might another way side time")
@@ -163,7 +170,7 @@ FILLERS = (
         "exactly precisely only just now still also again simply actually indeed another additional extra",
         "altogether",
         "already currently therefore thus hence then both all up a an total overall together noch quite even itself",
-        "finally clearly obviously circa unos aproximadamente 约 大约 一 总 共",
+        "finally clearly obviously circa unos aproximadamente 约 大约 一 总 共 一共 总共 das back away home ~",
     )
     | ABOUT
 )
@@ -189,40 +196,39 @@ LABELS = ANSWERS | vocabulary("total result sum ergebnis résultat resultado 结
 
 _VERBS = """
 have has had having | get gets got getting gotten | need needs needed | cost costs | spend spends spent | buy buys
-bought | make makes made | take takes took | pay pays paid | sell sells sold | eat eats ate | earn earns earned |
-score scores scored | read reads | use uses used | weigh weighs weighed | receive receives received | save saves
-saved | collect collects collected | catch catches caught | run runs ran | give gives gave | win wins won | find
+| bought | make makes made | take takes took | pay pays paid | sell sells sold | eat eats ate | earn earns earned |
+score scores scored | read reads | use uses used | weigh weighs weighed | receive receives received | save saves |
+saved | collect collects collected | catch catches caught | run runs ran | give gives gave | win wins won | find |
 finds found | drink drinks drank | pick picks picked | leave leaves left | see sees saw | walk walks walked |
-contain contains contained | work works worked | plant plants planted | travel travels traveled travelled | drive
-drives drove | produce produces produced | become becomes | charge charges charged | bring brings brought | hold
-holds held | perform performs performed | raise raises raised | write writes wrote | lose loses lost | keep keeps
+contain contains contained | work works worked | plant plants planted | travel travels traveled travelled | drive |
+drives drove | produce produces produced | become becomes | charge charges charged | bring brings brought | hold |
+holds held | perform performs performed | raise raises raised | write writes wrote | lose loses lost | keep keeps |
 kept | send sends sent | play plays played | cover covers covered | bake bakes baked | donate donates donated |
 gain gains gained | represent represents | require requires required | carry carries carried | order orders ordered
 | complete completes completed | watch watches watched | contribute contributes contributed | count counts counted
-| sleep sleeps slept | grow grows grew | remove removes removed | draw draws drew |
-answer answers answered | put puts | drop drops dropped | ride rides rode | wash washes washed | consume consumes
-consumed | serve serves served | purchase purchases purchased | paint paints painted | go goes went | climb climbs
-climbed | lay lays laid | want wants wanted | fit fits fitted | average averages averaged | jump jumps jumped |
-burn burns burned | deliver delivers | own owns owned | chop chops chopped | lift lifts lifted | return returns
-returned | hit hits | cook cooks cooked | study studies | open opens opened | yield yields yielded | reach reaches
-reached | harvest harvests harvested | fill fills filled | last lasts | lasted | fly flies flew | cut cuts | fold
-folds folded | swim swims swam | visit visits visited | finish finishes finished | come comes came | feed feeds fed
-| place places placed | pull pulls pulled | teach teaches taught | accommodate accommodates | deposit deposits
-deposited | throw throws threw | borrow borrows borrowed | owe owes owed | lend lends lent | rent rents rented |
-build builds built | gather gathers gathered | invite invites invited | knit knits knitted | sew sews sewed | trade
-trades traded | remain remains remained | obtain obtains obtained | calculate calculated | compute computed |
-conclude | expect | expects | show shows | measure measures measured | pack packs packed | hire hires
-hired | employ employs employed | type types typed | miss misses missed | start starts started | begin begins began
-| solve solves solved | attend attends attended | enter enters | increase increases increased | decrease decreases
-decreased | rise rises rose | fall falls fell | afford affords | choose chooses | create creates created | provide
-provides provided | include includes included | generate generates generated | call calls | cycle cycles cycled |
-bike bikes biked | hike hikes hiked | move moves moved | arrive arrives | gives is-left | lived lives |
-pass passes passed | stand stands stood | store stores stored | supply supplies supplied | throw | turn turns
-turned | share shares | clean cleans cleaned | mow mows mowed | print prints printed | record records recorded |
-sign signs signed | slice slices sliced | do does did doing | rounds round rounded | knock knocks knocked | plan
-plans planned | weighs | drain drains drained | kostet kosten verkauft hat haben bleiben bleibt verdient coûte
-coûtent vendu vend ont reste restent gagne tiene tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要
-剩 剩下 还剩 赚 花 卖 买 要 用 付 到
+| sleep sleeps slept | grow grows grew | remove removes removed | draw draws drew | answer answers answered | put
+puts | drop drops dropped | ride rides rode | wash washes washed | consume consumes | consumed | serve serves
+served | purchase purchases purchased | paint paints painted | go goes went | climb climbs | climbed | lay lays
+laid | want wants wanted | fit fits fitted | average averages averaged | jump jumps jumped | burn burns burned |
+deliver delivers | own owns owned | chop chops chopped | lift lifts lifted | return returns | returned | hit hits |
+cook cooks cooked | study studies | open opens opened | yield yields yielded | reach reaches | reached | harvest
+harvests harvested | fill fills filled | last lasts | lasted | fly flies flew | cut cuts | fold | folds folded |
+swim swims swam | visit visits visited | finish finishes finished | come comes came | feed feeds fed | place places
+placed | pull pulls pulled | teach teaches taught | accommodate accommodates | deposit deposits | deposited | throw
+throws threw | borrow borrows borrowed | owe owes owed | lend lends lent | rent rents rented | build builds built |
+gather gathers gathered | invite invites invited | knit knits knitted | sew sews sewed | trade | trades traded |
+remain remains remained | obtain obtains obtained | calculate calculated | compute computed | conclude | expect |
+expects | show shows | measure measures measured | pack packs packed | hire hires | hired | employ employs employed
+| type types typed | miss misses missed | start starts started | begin begins began | solve solves solved | attend
+attends attended | enter enters | increase increases increased | decrease decreases | decreased | rise rises rose |
+fall falls fell | afford affords | choose chooses | create creates created | provide | provides provided | include
+includes included | generate generates generated | call calls | cycle cycles cycled | bike bikes biked | hike hikes
+hiked | move moves moved | arrive arrives | gives is-left | lived lives | pass passes passed | stand stands stood |
+store stores stored | supply supplies supplied | throw | turn turns | turned | share shares | clean cleans cleaned
+| mow mows mowed | print prints printed | record records recorded | sign signs signed | slice slices sliced | do
+does did doing | rounds round rounded | knock knocks knocked | plan | plans planned | weighs | drain drains drained
+| kostet kosten verkauft hat haben bleiben bleibt verdient coûte | coûtent vendu vend ont reste restent gagne tiene
+tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要 | 剩 剩下 还剩 还剩下 赚 花 卖 买 要 用 付 到
 """
 VERBS = set(_VERBS.replace("|", " ").split())
 VERB_LEADS = {  # words between a verb and its number
@@ -259,6 +265,7 @@ REPLACING = RESULTS | RETRACTIONS | NO  # between two claims: the later one stan
 REFUTING = FALSE | REFUSALS
 TYING = ALTERNATIVES | ADDING
 ASIDE = PREPOSITIONS | PREMISES  # before a number that is beside the point
+BARE_JOINTS = {",", "then", "=>", "->", "-->", "...", "..", "—", "–"}  # between two values that have no verb
 TIED = PART_OF | ALTERNATIVES | ALTERING | {"and"}  # directly before it, it is not
 TRANSPARENT = ARTICLES | FILLERS | TOTAL_ADJECTIVES
 SPOILING = OPERATIONS | ALTERING | {"than"}
@@ -287,7 +294,7 @@ def is_counted(token: Token) -> bool:
     """True if a word may name what a number counts: apples, but not dozen, than, wrong or x."""
     low = token.low
     if token.kind == "han":
-        return low not in DENYING and low not in FALSE and low not in units.SCALES
+        return low not in BREAKING and low not in DENYING and low not in FALSE and low not in units.SCALES
     if token.kind != "word" or low in NOT_COUNTED or low in units.CARDINALS or low.endswith("n't"):
         return False
     if not low.isascii():
