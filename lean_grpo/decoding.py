@@ -78,9 +78,8 @@ class Slots(DynamicLayer):
         if self.is_initialized:
             for name in ("keys", "values"):
                 old = getattr(self, name)
-                new = old.new_zeros(len(rows), old.shape[1], width, old.shape[3])  # masked positions have to be finite
-                new[:, :, : place.used] = old[rows, :, : place.used]
-                setattr(self, name, new)
+                # with zeros, since masked positions have to be finite
+                setattr(self, name, torch.nn.functional.pad(old[rows], (0, 0, 0, width - old.shape[2])))
         self.place = place
 
 
