@@ -18,6 +18,7 @@ from rich.table import Table
 from transformers import PreTrainedModel
 
 from exact_answers import is_right
+from exact_answers.prose import NOT_UNDERSTOOD
 from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
@@ -29,7 +30,7 @@ from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, results
 from grpo.runs.record import without_nan
 from grpo.runs.run import Run
-from grpo.task.given import how_read
+from grpo.task.given import how_read, why_right
 from grpo.task.prompts import tokenize
 from grpo.task.task import Task
 from grpo.training.console import show_answer
@@ -230,6 +231,8 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
             count = sum(record[column] for record in records)
             summary[share] = count / n
             summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
+    if all("why" in record for record in records):
+        summary["not_understood"] = sum(record["why"] == NOT_UNDERSTOOD for record in records) / n
     if "samples" in records[0]:
         summary["k"] = len(records[0]["samples"])
     return {**summary, "mean_length": fmean(record["tokens"] for record in records)}
@@ -252,9 +255,9 @@ def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> N
 def print_answers(when: str, records: Sequence[dict[str, Any]], pattern: str = "xml") -> None:
     """Print the first held-out questions, always the same, with their greedy completions."""
     for record in records[:2]:
-        notes = ["right" if record["lenient"] else "wrong"] if "lenient" in record else []
+        notes = [why_right(record) or ("right" if record["lenient"] else "wrong")] if "lenient" in record else []
         title = f"a held-out question, {when}"
-        read = how_read(record["completion"], record["read"], pattern)
+        read = how_read(record["completion"], record["read"], pattern, record.get("judged"))
         show_answer(title, record["question"], record["completion"], read, record["answer"], notes)
 
 

@@ -23,7 +23,7 @@ from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
 from grpo.runs import files
-from grpo.task.given import how_read, most_given
+from grpo.task.given import how_read, most_given, why_right
 from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
@@ -153,8 +153,9 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
         print(f"\n{kind} ({len(indices)} of {len(records)})")
         for index in indices[:FIRST]:
             record = records[index]
-            read = how_read(record["completion"], record["read"], task.prompt.pattern)
+            read = how_read(record["completion"], record["read"], task.prompt.pattern, record.get("judged"))
             parts = [f"gold: {shorten(readable(record['answer']), 60)}", f"answer read: {shorten(read, 60)}"]
+            parts += filter(None, [why_right(record)])
             for name, values in columns.items():
                 parts.append(f"{name} {'–' if (value := values[index]) is None else with_minus(value, 'zg')}")
             print(printable(f"  line {record['line']}: {', '.join(parts)}"))

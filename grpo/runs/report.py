@@ -19,7 +19,7 @@ from grpo.runs.checkpoints import write_text
 from grpo.runs.curves import is_a_rewards_own
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
-from grpo.task.given import Share, distribution, how_read, repeat
+from grpo.task.given import Share, distribution, how_read, repeat, why_right
 
 REFRESH = 30  # least seconds between two versions of the page while a run trains
 
@@ -93,7 +93,7 @@ def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
 
 
 def _how_read(record: dict[str, Any], pattern: str) -> str:
-    return how_read(str(record["completion"]), str(record["read"]), pattern)
+    return how_read(str(record["completion"]), str(record["read"]), pattern, record.get("judged"))
 
 
 def _duration(seconds: float) -> str:
@@ -130,6 +130,7 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         "headings": HEADINGS,
         "again": again,
         "how_read": functools.partial(_how_read, pattern=pattern),
+        "why_right": why_right,
         "answers": answers,
         "most_frequent": most_frequent,
     }

@@ -13,7 +13,11 @@ SHARES = {  # key in eval_*.json → name of its row
     "format_strict": "Format, strict",
     "format_soft": "Format, soft",
     "truncated": "Truncated",
+    "not_understood": "Not understood by the judge",
 }
+UNREAD = (
+    0.1  # share of answers that are not understood above which their row is shown: how far to trust lenient accuracy
+)
 
 
 Cell = tuple[str, str]  # a number, and its 95 % interval or ""
@@ -46,6 +50,8 @@ def rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> 
     table = {}
     for key, name in (shares | {"mean_length": "Mean length, tokens"} | rewards).items():
         if key.startswith("accuracy") and key not in meant:
+            continue
+        if key == "not_understood" and not any(summary.get(key, 0) > UNREAD for summary in summaries):
             continue
         unit, places = (100, 1) if key in SHARES else (1, 1 if key == "mean_length" else 2)
         known = [summary[key] for summary in summaries if summary.get(key) is not None]

@@ -19,19 +19,35 @@ WHOLE = "the whole completion"
 Given = Sequence[str]  # answers to questions, in their order
 
 
-def how_read(text: str, read: str, pattern: str) -> str:
+def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> str:
     """Say which answer was read from a completion: the answer, or the whole completion.
+
+    Args:
+        judged: what the lenient rule read, which is shown if nothing marks the answer.
 
     >>> how_read("So it is\\n<answer>7</answer>", "7", "xml"), how_read("billing", "billing", "text")
     ('7', 'the whole completion')
     >>> how_read("It is 7", "It is 7", "xml"), how_read("<answer></answer>", "", "xml")
     ('the whole completion, as nothing marks the answer', 'nothing')
+    >>> how_read("So it is 7 in all", "So it is 7 in all", "xml", "7")
+    '7, as nothing marks the answer'
     """
     if not read:
         return "nothing"
     if read != text.strip() or (pattern != "text" and find_answer(text, pattern) is not None):
         return read
-    return WHOLE if pattern == "text" else f"{WHOLE}, as nothing marks the answer"
+    if pattern == "text":
+        return WHOLE
+    return f"{judged if judged and len(judged) < len(text.strip()) else WHOLE}, as nothing marks the answer"
+
+
+def why_right(record: Mapping[str, Any]) -> str:
+    """Say in a word why the lenient rule took an answer for right or wrong; "" without its verdict.
+
+    >>> why_right({"lenient": False, "why": "two answers"}), why_right({"lenient": True})
+    ('wrong: two answers', '')
+    """
+    return f"{'right' if record['lenient'] else 'wrong'}: {record['why']}" if record.get("why") else ""
 
 
 def same_text(answer: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from exact_answers import extract_answer, is_right
+from exact_answers import Verdict, extract_answer, grade
 from grpo.task.gold import alternatives
 from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
 from rewards import has_soft_format, has_strict_format, is_gold, template_parts
@@ -27,6 +27,8 @@ class Grade(NamedTuple):
     format_soft: bool | None
     strict: bool | None  # exactly the gold answer, at the place of the format
     lenient: bool | None  # right, however it is written
+    judged: str | None = None  # by the lenient rule: what it read
+    why: str | None = None  # and why that is right or not: value, unit, two answers, denied, not understood
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Task:
             TypeError: the user's judge does not return a boolean. Its own exceptions pass through.
         """
         if self.judge is None:
-            return any(is_right(text, gold, self.prompt.pattern) for gold in alternatives(row.get("answer")))
+            verdict = self.judged(text, row)
+            return verdict is not None and verdict.right
         data = {key: value for key, value in row.items() if key not in OF_A_ROLLOUT}
         key = text, json.dumps(data, sort_keys=True, default=repr)
         if key not in self._said:
@@ -88,6 +91,11 @@ class Task:
                 raise TypeError(f"it returned {repr(verdict)[:80]}; let it return True or False")
             self._said[key] = bool(verdict)
         return self._said[key]
+
+    def judged(self, text: str, row: Mapping[str, Any]) -> Verdict | None:
+        """Return the lenient rule's verdict on the first right alternative, else on the first one; None without."""
+        verdicts = [grade(text, gold, self.prompt.pattern) for gold in alternatives(row.get("answer"))]
+        return next((verdict for verdict in verdicts if verdict.right), verdicts[0] if verdicts else None)
 
     def grade(self, text: str, row: Mapping[str, Any], lenient: bool | None = None) -> Grade:
         """Grade a completion.
@@ -101,9 +109,10 @@ class Task:
         strict_format, soft_format = has_strict_format(text, template), has_soft_format(text, template)
         exact = strict_format if self.judge else is_gold(read, row["answer"])
         strict = None if lenient is None else lenient and exact
-        if not self.has_format:
-            return Grade(read, None, None, strict, lenient)
-        return Grade(read, strict_format, soft_format, strict, lenient)
+        verdict = None if lenient is None or self.judge else self.judged(text, row)
+        has = self.has_format
+        graded = Grade(read, strict_format if has else None, soft_format if has else None, strict, lenient)
+        return graded._replace(judged=verdict.read, why=verdict.why) if verdict else graded
 
     def record(self) -> dict[str, Any]:
         """Return the format and the worked examples for the run's record, to ask its model again."""

@@ -59,6 +59,15 @@ def test_the_summary_has_the_contracts_keys_and_their_shares():
     assert all(summary[f"{share}_low"] < summary[share] < summary[f"{share}_high"] for share in shares)
 
 
+def test_the_summary_has_the_share_that_the_rule_does_not_understand():
+    rows = [{"question": "3 + 4?", "answer": "7"}] * 4
+    texts = ["It is 7.", "<answer>6</answer>", "We add 3 and 4.", "It is not 7."]
+    records = [{"completion": text, "answer": "7", "tokens": 5, "truncated": False} for text in texts]
+    assert not evaluate.add_grades(records, rows, TASK)
+    assert [record["why"] for record in records] == ["value", "value", "not understood", "denied"]
+    assert evaluate.summarize(records)["not_understood"] == 0.25
+
+
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     records = [{"completion": "‹é›\n\u2028"}]
     columns = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them

@@ -44,7 +44,10 @@ def means(out):
 def test_the_summary_comes_first_then_five_flagged_rows(capsys):
     out = shown(capsys, rows=[GOOD, GOOD.replace("7", "7 apples")] * 8)
     assert out.startswith("16 of 16 right (lenient), 16 in the format, 8 flagged\n") and out.count("  line ") == 5
-    assert "line 3: gold: 7, answer read: 7 apples, xmlcount 0.5, soft_format 0.5, strict_format 0.5, int 0" in out
+    assert (
+        "line 3: gold: 7, answer read: 7 apples, right: value, xmlcount 0.5, soft_format 0.5, strict_format 0.5, int 0"
+        in out
+    )
 
 
 def test_labels_are_read_whole_and_one_for_everything_is_said(capsys):

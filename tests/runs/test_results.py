@@ -26,6 +26,14 @@ def test_rows_and_their_meanings_are_those_of_the_evaluation(summary, meant, nam
         assert "judge" not in summary or meanings(summary)["accuracy_lenient"] == "right by mine.f"
 
 
+def test_answers_that_are_not_understood_have_a_row_above_a_tenth():
+    """They say how far lenient accuracy can be trusted."""
+    few, many = ({**ACCURACIES, "not_understood": share} for share in (0.1, 0.25))
+    assert "not_understood" not in rows({"before": few, "after": few}, {})
+    name, cells = rows({"before": many, "after": few}, {})["not_understood"]
+    assert name == "Not understood by the judge" and [value for value, _ in cells] == ["25.0", "10.0", "−15.0"]
+
+
 def test_zero_has_no_sign_and_others_have_a_minus():
     one, two = ({"reward_cost": value, "reward": value} for value in (-4.0, -0.001))
     cells = [[value for value, _ in cells] for _, cells in rows({"before": one, "after": two}, {}).values()]

@@ -95,7 +95,7 @@ SHAPED = "<reasoning>r</reasoning><answer>8</answer>"
     ],
 )
 def test_a_grade_is_strict_by_characters_and_lenient_by_the_verdict(text, lenient, grade, by_a_judge):
-    assert Task(XML).grade(text, {"answer": "7"}, lenient) == grade
+    assert Task(XML).grade(text, {"answer": "7"}, lenient)[:5] == grade
     assert judged_by(lambda text, row: True).grade(text, {}, lenient).strict == by_a_judge
 
 
@@ -110,9 +110,20 @@ def test_without_a_format_nothing_is_said_of_it():
         ("Billing.", True, ("Billing.", None, None, False, True)),
         ("", False, ("", None, None, False, False)),
     ):
-        assert Task(SHORT).grade(text, {"answer": "billing"}, lenient) == grade
+        assert Task(SHORT).grade(text, {"answer": "billing"}, lenient)[:5] == grade
     judged = Task(SHORT, judge=lambda text, row: True, judge_name="mine")
-    assert judged.grade("Billing.", {"answer": "billing"}, True) == ("Billing.", None, None, True, True)
+    assert judged.grade("Billing.", {"answer": "billing"}, True) == ("Billing.", None, None, True, True, None, None)
+
+
+def test_a_grade_says_what_the_rule_read_and_why():
+    for text, judged, why in [
+        ("<answer>7 cm</answer>", "7 cm", "unit"),
+        ("So she has 6.", "6", "value"),
+        ("It is 6 or 7.", "6 or 7", "two answers"),
+        ("Now we add 3 and 4.", "", "not understood"),
+    ]:
+        grade = Task(XML).grade(text, {"answer": ["7 km", "8"]}, False)
+        assert (grade.judged, grade.why) == (judged, why)
 
 
 def test_the_record_asks_a_question_again():
