@@ -81,8 +81,8 @@ class Task:
             TypeError: the user's judge does not return a boolean. Its own exceptions pass through.
         """
         if self.judge is None:
-            verdict = self.judged(text, row)
-            return verdict is not None and verdict.right
+            judged = self.judged(text, row)
+            return judged is not None and judged.right
         data = {key: value for key, value in row.items() if key not in OF_A_ROLLOUT}
         key = text, json.dumps(data, sort_keys=True, default=repr)
         if key not in self._said:
