@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from transformers import TrainerState
 
 from grpo.policy.templates import ADD_END
-from grpo.task.given import QUESTIONS, most_given, one_answer, same_text
+from grpo.task.given import QUESTIONS, OneAnswer, most_given, one_answer, same_text
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # an alarm needs this many similar rollouts, since one may be chance
@@ -244,10 +244,7 @@ def _mode_collapse(seen: History) -> str | None:
 
 def _one_answer(seen: History) -> str | None:
     if seen.ended:
-        before, after = (
-            most_given([record.get("read", "") for record in records], [record.get("answer") for record in records])
-            for records in zip(*seen.answers, strict=True)
-        )
+        before, after = _most_given(seen)
         if not (after and after.for_everything):
             return None
         same = before and same_text(before.answer) == same_text(after.answer)
@@ -258,6 +255,19 @@ def _one_answer(seen: History) -> str | None:
             last = f"in the last {count} rollouts"
             return f"{last}, {most}" if most and most.for_everything else None
     return None
+
+
+def _one_answer_always(seen: History) -> str | None:
+    before = _most_given(seen)[0] if seen.ended else None
+    return _one_answer(seen) if before and before.for_everything else None
+
+
+def _most_given(seen: History) -> list[OneAnswer | None]:
+    """Return the most frequent held-out answer before and after training."""
+    return [
+        most_given([record.get("read", "") for record in records], [record.get("answer") for record in records])
+        for records in zip(*seen.answers, strict=True)
+    ]
 
 
 def _kl_runaway(seen: History) -> str | None:
@@ -317,10 +327,8 @@ class Cause(NamedTuple):
     stops: bool = True
 
 
-ONE_ANSWER_REMEDY = (
-    "lower learning_rate, or set beta 0.04, and resume from an earlier checkpoint; no reward may pay as much for a "
-    "frequent answer as for the right one; if it was so from the start, name the answers in the prompt"
-)
+PAY_LESS = "no reward may pay as much for a frequent answer as for the right one"
+NAME_ANSWERS = "name the answers in the prompt"
 
 CAUSES = (  # the most important first
     Cause("dead_reward", _no_value, "return a number for each completion; None skips it"),
@@ -335,7 +343,13 @@ CAUSES = (  # the most important first
         _vllm_out_of_sync,
         "check that vLLM serves this model in a version that TRL supports, or use --use_vllm false",
     ),
-    Cause("mode_collapse", _one_answer, ONE_ANSWER_REMEDY),
+    Cause("mode_collapse", _one_answer_always, f"{NAME_ANSWERS}; {PAY_LESS}"),  # no rate made it
+    Cause(
+        "mode_collapse",
+        _one_answer,
+        f"lower learning_rate, or set beta 0.04, and resume from an earlier checkpoint; {PAY_LESS}; if it was so from "
+        f"the start, {NAME_ANSWERS}",
+    ),
     Cause("zero_variance", _all_right, "use harder questions (dataset_name), or stop here"),
     Cause(
         "weights_unchanged",

@@ -59,6 +59,16 @@ def test_one_answer_to_everything_is_a_cause(after, told):
         assert '% of the answers are "a", the gold answer of 40 % of the questions; before it was 50 %' in found
 
 
+@pytest.mark.parametrize(("before", "rate"), [("a" * 20, "raise"), ("ab" * 10, "lower")])
+def test_one_answer_from_the_start_is_not_the_rates_fault(before, rate):
+    """Found as two causes of one run, the first to lower learning_rate, the second to raise it."""
+    state = SimpleNamespace(log_history=[], stateful_callbacks={"watch": {"seen": {}}})
+    before, after = ([record | {"completion": record["read"]} for record in read(*text)] for text in (before, "a" * 20))
+    said = " ".join(explain(state, before, after, {}))
+    assert f"{rate} learning_rate" in said and "name the answers in the prompt" in said
+    assert ("lower learning_rate" in said) != ("raise learning_rate" in said)
+
+
 @pytest.mark.parametrize(
     ("rollouts", "told"),
     [
