@@ -24,7 +24,7 @@ import pytest
 import trl
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from helpers_runs import COUNTDOWN, DEMO, ROOT
+from helpers_runs import COUNTDOWN, DEMO, ROOT, SHORT_ANSWERS
 from torch.distributed import run as torchrun
 
 import train_grpo
@@ -123,7 +123,14 @@ def directory(tmp_path_factory):
 
     reader = tmp_path_factory.mktemp("reader") / "repository"
     (reader / "assets" / "demo").mkdir(parents=True)
-    for path in (*ROOT.glob("requirements*.txt"), ROOT / "recipes", ROOT / "examples", DEMO / "model", COUNTDOWN):
+    for path in (
+        *ROOT.glob("requirements*.txt"),
+        ROOT / "recipes",
+        ROOT / "examples",
+        DEMO / "model",
+        COUNTDOWN,
+        SHORT_ANSWERS,
+    ):
         (reader / path.relative_to(ROOT)).symlink_to(path)
     (reader.parent / "my-model").symlink_to(DEMO / "model")
     for name in ("train", "test"):

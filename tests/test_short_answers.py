@@ -5,15 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers_runs import ROOT
+from helpers_runs import SHORT_ANSWERS
 
-sys.path.insert(0, str(ROOT / "assets" / "short_answers"))
+sys.path.insert(0, str(SHORT_ANSWERS))
 import make_short_answers
 
 import train_grpo
 from examples import json_fields, labels
 
-ASSETS = ROOT / "assets" / "short_answers"
 RECEIPT = {"answer": '{"day": 3, "total": 5.70, "currency": "euros"}'}
 
 
@@ -22,7 +21,7 @@ RECEIPT = {"answer": '{"day": 3, "total": 5.70, "currency": "euros"}'}
 
 def test_the_committed_rows_are_what_the_script_makes():
     for name, rows in make_short_answers.make_rows().items():
-        lines = (ASSETS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (SHORT_ANSWERS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(line) for line in lines] == rows
 
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SHARED = ROOT.parent / "shared"
 DEMO = ROOT / "assets" / "demo"
 COUNTDOWN = ROOT / "assets" / "countdown"
+SHORT_ANSWERS = ROOT / "assets" / "short_answers"
 ROWS = [
     {"question": f"What is {a} + {b}?", "answer": f"{a} + {b} = <<{a}+{b}={a + b}>>{a + b}\n#### {a + b}"}
     for a in range(2, 10)

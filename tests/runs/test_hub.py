@@ -133,7 +133,7 @@ def test_without_a_model_there_is_nothing_to_publish(capfd):
     assert "'run' holds no trained model" in error_of(capfd)
 
 
-@pytest.mark.parametrize("name", ["bad name", "me/bad name", "a/b/c", "-x", "me/x.git"])
+@pytest.mark.parametrize("name", ["bad name", "me/bad name", "a/b/c", "me/-x", "me/x.git"])
 def test_a_name_that_the_hub_does_not_take_is_an_error_at_once(name, learned, tiny_run, capfd):
     learned.copy()
     assert tool(["publish", "run", name]) == 2

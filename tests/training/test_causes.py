@@ -63,7 +63,9 @@ def test_one_answer_to_everything_is_a_cause(after, told):
 def test_one_answer_from_the_start_is_not_the_rates_fault(before, rate):
     """Found as two causes of one run, the first to lower learning_rate, the second to raise it."""
     state = SimpleNamespace(log_history=[], stateful_callbacks={"watch": {"seen": {}}})
-    before, after = ([record | {"completion": record["read"]} for record in read(*text)] for text in (before, "a" * 20))
+    before, after = (
+        [record | {"completion": record["read"]} for record in read(*text)] for text in (before, "a" * 20)
+    )
     said = " ".join(explain(state, before, after, {}))
     assert f"{rate} learning_rate" in said and "name the answers in the prompt" in said
     assert ("lower learning_rate" in said) != ("raise learning_rate" in said)

@@ -66,9 +66,11 @@ def argv(model, **flags):
 
 @pytest.mark.slow
 def test_a_run_scores_evaluates_and_shows_whole_completions(model, capsys):
-    assert train_grpo.main(argv(model(R1), reward_funcs="soft_format_reward_func")) == 0
+    flags = argv(model(R1), reward_funcs="soft_format_reward_func")
+    assert train_grpo.main([*flags, "--dry_run", "true"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "with which completions are scored and shown" in shown
+    assert train_grpo.main(flags) == 0
     records = [json.loads(line) for line in Path("run/completions_before.jsonl").read_text().splitlines()]
     assert all(record["completion"].startswith("<think>\n") for record in records)
     summary = json.loads(Path("run/eval_before.json").read_text())

@@ -204,7 +204,7 @@ MOMENTS = {
         {"repetition_penalty": "1.1"},
         "transformers.GenerationMixin.generate",
         3,
-        "this rollout",
+        "giving up this rollout",
     ),
     "a checkpoint": ({"save_steps": "2"}, "grpo.runs.checkpoints.seal", 1, "finishing this rollout's steps"),
     "TRL's evaluation": (BY_STEPS, "lean_grpo.sampling.complete", 3, "giving up this evaluation"),
