@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers_runs import SHORT_ANSWERS
+from helpers_runs import ROOT, SHORT_ANSWERS
 
 sys.path.insert(0, str(SHORT_ANSWERS))
 import make_short_answers
