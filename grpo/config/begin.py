@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
-from grpo.core.errors import run_main
+from grpo.core.errors import one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
 from grpo.policy import unsloth
 
@@ -32,9 +32,10 @@ def _answer(asked: set[str], script: Path) -> int:
 
 def _import(argv: Sequence[str]) -> int:
     let_idle_threads_sleep()
-    unsloth.import_if_asked(argv)
-    for module in SLOW:
-        importlib.import_module(module)
+    with one_line(kinds=(OSError,)):  # torch makes a cache's directory, and loads CUDA's libraries
+        unsloth.import_if_asked(argv)
+        for module in SLOW:
+            importlib.import_module(module)
     return 0
 
 

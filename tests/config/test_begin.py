@@ -4,6 +4,7 @@ import pytest
 from helpers_runs import ROOT
 
 import train_grpo
+from grpo.config import begin as module
 from grpo.config.begin import begin, help_of
 
 SCRIPT = ROOT / "train_grpo.py"
@@ -21,3 +22,15 @@ def test_help_and_version_are_answered_and_end_the_command(flag, shown, capsys):
     with pytest.raises(SystemExit) as left:
         begin(["--config", "demo", flag], str(SCRIPT))
     assert left.value.code == 0 and capsys.readouterr().out.startswith(shown)
+
+
+def test_libraries_that_cannot_write_their_cache_end_in_one_line(monkeypatch, capsys):
+    """Found as a traceback: importing torch makes TORCHINDUCTOR_CACHE_DIR."""
+
+    def blocked(name):
+        raise PermissionError(13, "Permission denied", "/cache")
+
+    monkeypatch.setattr(module.importlib, "import_module", blocked)
+    with pytest.raises(SystemExit) as left:
+        begin([], str(SCRIPT))
+    assert left.value.code == 2 and capsys.readouterr().err == "error: [Errno 13] Permission denied: '/cache'\n"
