@@ -21,6 +21,7 @@ from grpo.task import prompts
 from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task
+from grpo.task.wrong import rewritten_json
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PARTS = (  # columns that usually belong to the question …
@@ -113,9 +114,10 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         yield Check("ok", "gold answers", f"{some}: evaluation reports {measured}{form}")
     if not golds:
         return
-    kinds: dict[str, list[str]] = {"number": [], "mathematics": [], "text": []}
+    kinds: dict[str, list[str]] = {"number": [], "JSON": [], "mathematics": [], "text": []}
     for gold in golds:
-        kinds[kind_of(gold)].append(gold)
+        an_object = gold.startswith("{") and rewritten_json(gold)  # [1, 2] is an interval, too
+        kinds["JSON" if an_object else kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
     if repeat(rows):  # labels
@@ -124,6 +126,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     named = {
         "numbers": kinds["number"],
         "with a unit": units,
+        "JSON": kinds["JSON"],
         "mathematics": kinds["mathematics"],
         "text": kinds["text"],
     }
@@ -133,7 +136,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     if several := sum(len(row) > 1 for row in rows):
         finding += f" · {counted(several, 'row')} with a list of gold answers, any of which is right"
     odd = [gold for gold in kinds["text"] if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
-    odd += kinds["mathematics"] + units
+    odd += kinds["JSON"] + kinds["mathematics"] + units
     remedy = ""
     marked = [gold for gold in golds if has_mark(gold)]
     if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):

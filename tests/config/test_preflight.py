@@ -352,7 +352,9 @@ def test_labels_are_shown_by_their_shares_and_read_whole(table):
 def test_a_json_answer_is_an_example_and_wants_no_characters(table):
     checks = table(rows=JSON, rewards=["judge_reward_func"], **SHORT)
     assert """answers as {"shop": "Ada", "total": """ in checks["prompts"].finding
-    assert checks["gold answers"].status == "ok" and '"{"shop": "Ada", "to…"' in checks["gold answers"].finding
+    finding = checks["gold answers"].finding
+    assert checks["gold answers"].status == "ok" and '"{"shop": "Ada", "to…"' in finding
+    assert "100 % JSON" in finding and "mathematics" not in finding
 
 
 def test_marked_answers_are_shown_as_this_task_marks_them(table):
