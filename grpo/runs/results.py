@@ -34,7 +34,7 @@ def meanings(summary: dict[str, Any]) -> dict[str, str]:
         meant = meant if "format_strict" in summary else {"accuracy_lenient": meant["accuracy_lenient"]}
     else:
         meant = {"accuracy_lenient": "the right answer, however it is written"}
-        meant["accuracy_strict"] = "exactly the gold answer, in its place"
+        meant["accuracy_strict"] = "exactly the gold answer" + ", in its place" * ("format_strict" in summary)
     return {key: text for key, text in meant.items() if key in summary}
 
 

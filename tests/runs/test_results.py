@@ -12,7 +12,7 @@ FORMATS = {"format_strict": 1.0, "format_soft": 1.0}
     ("summary", "meant", "named"),
     [
         (ACCURACIES | FORMATS, "exactly the gold answer, in its place", 4),
-        (ACCURACIES, "exactly the gold answer, in its place", 2),
+        (ACCURACIES, "exactly the gold answer", 2),
         (ACCURACIES | FORMATS | {"judge": "mine.f"}, "that, and exactly in the format", 4),
         (ACCURACIES | {"judge": "mine.f"}, None, 1),  # without a format strict is lenient again
         ({"judge": "mine.f", "judge_error": "it raises", **FORMATS}, None, 2),
