@@ -88,7 +88,7 @@ def test_a_scale_multiplies(word):
     assert is_right(f"72 {word}", str(72 * SCALES[word]))
 
 
-@pytest.mark.parametrize("word", ["score", "grand", "cent mille", *units.UNKNOWN_SCALES])
+@pytest.mark.parametrize("word", ["score", "grand", "cent mille", *sorted(units.UNKNOWN_SCALES)])
 def test_a_word_that_may_be_a_scale_is_not_understood(word):
     assert not is_right(f"72 {word}", "72") and not is_right(f"The answer is 72 {word}.", "72")
 
