@@ -16,7 +16,7 @@ from grpo.core.settings import Geometry
 
 # Measures of the run's own evaluations; besides, each reward's mean as `reward_<name>`
 OWN = ("accuracy_lenient", "accuracy_strict", "format_strict", "format_soft", "truncated", "reward")
-LOWER_IS_BETTER = ("truncated",)
+LOWER_IS_BETTER = ("truncated", "completions/clipped_ratio", "frac_reward_zero_std", "groups/all_wrong", "kl")
 # Metrics of TRL's evaluation
 TRLS = re.compile(
     r"reward|reward_std|frac_reward_zero_std|entropy|kl|rewards/.+/(mean|std)|groups/(all_right|all_wrong|mixed)"
@@ -32,6 +32,12 @@ def bare_name(metric: str | None) -> str | None:
     ('reward', 'reward')
     """
     return metric and re.sub("^eval[_/]", "", metric)
+
+
+def greater_is_better(settings: Mapping[str, Any]) -> bool | None:
+    """Return the setting, or else whether more of the metric is better; None without a metric."""
+    given, metric = settings["greater_is_better"], bare_name(settings["metric_for_best_model"])
+    return given if given is not None or not metric else metric not in (*LOWER_IS_BETTER, "loss")
 
 
 def own_metric(settings: Mapping[str, Any], geometry: Geometry) -> str | None:
@@ -57,6 +63,8 @@ def own_metric(settings: Mapping[str, Any], geometry: Geometry) -> str | None:
         if not TRLS.fullmatch(name):
             choices = [*OWN, *(f"reward_{reward.rpartition('.')[2]}" for reward in settings["reward_funcs"])]
             raise UserError(f"metric_for_best_model: {given!r} is not a metric{did_you_mean(name, choices)}")
+        if name == "kl" and not settings["beta"]:
+            raise UserError(f"metric_for_best_model: {given} is not measured with beta 0; set beta, or use {REMEDY}")
         if not evaluates:
             remedy = f"add --eval_strategy steps --eval_steps 10, or use {REMEDY}"
             raise UserError(f"metric_for_best_model: {given} is measured by TRL's evaluation; {remedy}")
@@ -96,8 +104,7 @@ def without_own(settings: Mapping[str, Any]) -> dict[str, Any]:
 def choose_by(metric: str, training: GRPOConfig, settings: Mapping[str, Any], origin: dict[str, str]) -> None:
     """Let the run's own evaluations choose the best checkpoint, at each step where `eval_every` measures it."""
     training.metric_for_best_model = metric
-    better = settings["greater_is_better"]
-    training.greater_is_better = metric not in LOWER_IS_BETTER if better is None else better
+    training.greater_is_better = settings["greater_is_better"]
     training.load_best_model_at_end = settings["load_best_model_at_end"]
     if str(settings["eval_strategy"]) == "no":  # callbacks such as EarlyStoppingCallback wait for evaluations
         training.eval_strategy, training.eval_steps = IntervalStrategy.STEPS, settings["eval_every"]

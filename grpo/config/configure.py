@@ -161,6 +161,7 @@ def configure(
     settings["run_name"] = settings["run_name"] or default_run
     origin |= {key: "machine" for key, value in settings.items() if value != given[key]}
     own_metric = best.own_metric(settings, geometry)
+    settings["greater_is_better"] = best.greater_is_better(settings)
     settings["metric_for_best_model"] = best.bare_name(settings["metric_for_best_model"])
     script, training, model = to_dataclasses(best.without_own(settings) if own_metric else settings)
     if own_metric:

@@ -28,6 +28,8 @@ def run(trainer: Any) -> None:
         with one_line(f"{before}: vLLM refuses them (", after):
             _read_by_vllm(given, trainer.max_completion_length)
     elif not sharding.divides_weights(trainer.args) and "unsloth" not in sys.modules:
+        with one_line(f"{before}: they have no effect (", after):
+            trainer.generation_config.validate(strict=True)  # refuses what `generate` ignores
         with one_line(f"{before}: sampling fails (", after), random_states_kept():
             completions = _sample(trainer, max(given.get("min_new_tokens") or 0, given.get("min_length") or 0))
         if len(completions) != 2:

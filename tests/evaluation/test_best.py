@@ -194,6 +194,7 @@ REFUSED = [  # flags, and the line
     (OWN, "metric_for_best_model: accuracy_lenient is measured while training; add --eval_every 10"),
     (f"{OWN} --eval_every 10 --config demo --eval_samples 0", "eval_samples: 0 leaves "),
     (f"{BY} rewards/x/mean --eval_every 10", "metric_for_best_model: rewards/x/mean is measured by"),
+    (f"{BY} kl --eval_strategy steps --eval_steps 5", "metric_for_best_model: kl is not measured with beta 0; set"),
     (f"{OWN} --load_best_model_at_end true --config demo", "save_strategy: no saves no checkpoint where"),
     (f"{OWN} --load_best_model_at_end true --eval_every 10 --save_steps 15",
      "save_steps: 15: accuracy_lenient is measured every 10 .eval_every.; use a multiple of 10"),
@@ -218,6 +219,8 @@ CHOSEN = [  # flags; the run's own metric, and whether more of it is better
     (f"{BY} reward --eval_every 10", "reward", True),
     (f"{BY} reward --eval_every 10 --greater_is_better false", "reward", False),
     (f"{BY} reward --eval_strategy steps --eval_steps 10", None, True),
+    (f"{BY} completions/clipped_ratio --eval_strategy steps --eval_steps 10", None, False),
+    (f"{BY} kl --eval_strategy steps --eval_steps 10 --beta 0.04", None, False),
     (f"{OWN} --load_best_model_at_end true --eval_strategy steps --eval_steps 10 --save_steps 10",
      "accuracy_lenient", True),
 ]  # fmt: skip

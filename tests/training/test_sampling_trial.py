@@ -22,6 +22,8 @@ FAIL = {
     '{"bad_words_ids":5}': "bad_words_ids",
     '{"prompt_lookup_num_tokens":3}': "batch_size = 1",
     '{"top_h":7}': "top_h",
+    '{"length_penalty":2.0}': "they have no effect",
+    '{"output_scores":true}': "they have no effect",
 }
 
 
