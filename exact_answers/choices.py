@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from exact_answers import words
-from exact_answers.claims import takes_back
+from exact_answers.claims import is_attributed, takes_back
 from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE, sentences
 from exact_answers.writing import Token, normalize, tokenize
 
@@ -79,7 +79,7 @@ _CUTS = {",", ";", ":", "so", "therefore", "thus", "hence", "because", "since", 
 _CHOOSING = {"choose", "pick", "select", "go", "with", "chose", "picked", "selected", "选", "选择", "选项"}
 _NOUNS = {"option", "choice", "answer", "letter", "alternative", "response"}
 _CORRECT = {"correct", "right", "best", "answer", "true", "better", "one", "choice"}
-_LIST = {",", "and", "or", "&", "/", "nor", "(", ")", "both"}
+_LIST = words.OR | {",", "and", "&", "/", "nor", "(", ")", "both", "perhaps", "maybe", "possibly"}
 _AROUND = {
     "(",
     ")",
@@ -112,7 +112,7 @@ def read_letter(text: str) -> tuple[str, str]:
     current: Letter | None = None
     why, was_bare = NOT_UNDERSTOOD, False
     for sentence in sentences(tokenize(normalize(text))):
-        if sentence[-1].text.startswith("?"):
+        if sentence[-1].text.startswith("?") or sentence[0].low in ("let", "let's"):
             continue
         retracts = takes_back(sentence)
         if retracts and current:
@@ -156,20 +156,27 @@ def _letters(sentence: Sequence[Token]) -> list[Letter]:
         cut = max((at for at in range(place) if lows[at] in _CUTS), default=-1)
         start = max(cut + 1, places[number - 1] + 1 if number else 0)
         end = next((at for at in range(place + 1, len(lows)) if lows[at] in _CUTS - {":"} or at in places), len(lows))
-        found.append(_letter(name, lows[:start], lows[start:place], lows[place + 1 : end]))
+        found.append(_letter(name, lows[:start], lows[start:place], lows[place + 1 : end], lows[end:]))
     listed = len(places) > 1 and all(lows[place + 1 : place + 2] in ([")"], [":"]) for place in places)
     return [letter._replace(chosen=True, strong=False) for letter in found] if listed else found
 
 
-def _letter(name: str, earlier: Sequence[str], before: Sequence[str], after: Sequence[str]) -> Letter:
+def _letter(
+    name: str, earlier: Sequence[str], before: Sequence[str], after: Sequence[str], later: Sequence[str]
+) -> Letter:
     """Say what the words of its clause make of an option."""
     excepted = words.any_of(earlier, words.EVERYTHING) and earlier[-1:] == ["but"]
     said = [low for low in after if low not in _AROUND]
-    judged = said and (said[0] in words.PREDICATES or said[0] in words.FALSE or words.denies(said[0]))
+    labelled = not before and after[:1] in ([")"], ["."], [":"]) and not words.any_of(said, _CORRECT)
+    judged = said and (
+        said[0] in words.PREDICATES or said[0] in words.FALSE or (words.denies(said[0]) and not labelled)
+    )
     predicate = said if judged else []
     refused = excepted or any(words.denies(low) or low in words.REFUTING for low in _clause(before))
     negated = any(map(words.denies, predicate))
-    refused = refused or words.any_of(predicate, words.FALSE) != negated
+    supposed = words.any_of(before, words.WOULD) and words.any_of([*after, *later], words.UNDONE)
+    refused = refused or supposed or words.any_of(predicate, words.FALSE) != negated
+    refused = refused or is_attributed(before) or words.any_of(said, {"mistake", "mistakenly"})
     strong = any(low in words.LABELS | _CHOOSING | _NOUNS for low in before) or any(
         low in _CORRECT for low in predicate
     )
@@ -217,6 +224,7 @@ def _is_option(sentence: Sequence[Token], place: int) -> bool:
 
 _LEADING = {",", ":", "is", "the", "answer", "final", "statement", "it", "this", "claim", "that", "result", "-", "—"}
 _LEADING |= {"answer's", "it's", "simply", "conclusion", "in", "clearly", "es", "ist", "so"} | words.RESULTS
+_OPPOSITES = {"true", "false"}  # what is not one is the other
 _FOLLOWING = {",", "!", ".", "-", "—", "–", ";", ":", "because", "since", "as", "?"}
 
 
@@ -224,24 +232,35 @@ def read_polar(text: str, wanted: str) -> tuple[str, str]:
     """Return yes, no, true or false, as a text says in the words of the gold answer, and why.
 
     >>> [read_polar(text, "true")[0] for text in ("True, since 1 = 1.", "The statement is not true.", "True or false")]
-    ['true', '', '']
+    ['true', 'false', '']
     """
     group = next(group for group in POLAR if wanted in group)
     said, why = "", NOT_UNDERSTOOD
     for sentence in sentences(tokenize(normalize(text))):
-        lows = ["sí" if token.low == "si" and "sí" in group else token.low for token in sentence]
+        lows = _without_doubt(["sí" if token.low == "si" and "sí" in group else token.low for token in sentence])
+        if not lows:
+            continue
         if lows[-1].startswith("?"):
             continue
         if said and takes_back(sentence) and lows[0] not in group:
             said, why = "", DENIED
         for place in [place for place, low in enumerate(lows) if low in group]:
             word, reason = _polar(lows, place, group)
-            if reason in (TWO, DENIED):
-                return "", reason
+            if reason == TWO:
+                return "", TWO
+            if reason == DENIED:
+                said, why = "", DENIED
+                break
             if reason == VALUE:
                 said, why = word, VALUE
                 break
     return said, why
+
+
+def _without_doubt(lows: list[str]) -> list[str]:
+    """Drop "there is no doubt", which denies nothing."""
+    at = next((place for place in range(1, len(lows)) if lows[place - 1 : place + 1] == ["no", "doubt"]), 0)
+    return lows[at + 1 + (lows[at + 1 : at + 3] == ["about", "it"]) * 2 :] if at else lows
 
 
 def _polar(lows: Sequence[str], place: int, group: set[str]) -> tuple[str, str]:
@@ -249,6 +268,11 @@ def _polar(lows: Sequence[str], place: int, group: set[str]) -> tuple[str, str]:
     before, after = list(lows[:place]), lows[place + 1 :]
     while before and before[-1] in _LEADING:
         before.pop()
+    if before[-1:] == ["not"] and (opposite := _OPPOSITES & group):
+        before.pop()
+        while before and before[-1] in _LEADING:
+            before.pop()
+        return (next(iter(opposite - {lows[place]})), VALUE) if not before and not after else ("", DENIED)
     premise = bool(before) and before[0] in words.PREMISES and "," in lows[:place]
     if before and not premise:
         if words.any_of(before, words.TYING):

@@ -100,7 +100,8 @@ class _Reader:
         first = next((low for low in self.lows if low.isalpha() and low not in ("so", "and", "now")), "")
         if self.question:
             asks = any(low in ("how", "what") for low in self.lows)
-            return Sentence([], unfinished=asks)
+            doubts = self.lows[0] in words.ASKING and words.any_of(self.lows[-2:], words.JUDGING)
+            return Sentence([], retracts=doubts, unfinished=asks)
         found = spans(self.tokens)
         if len(found) > MAX_SPANS or (found and words.any_of(self.lows, words.CODE)):
             return Sentence([], understood=False)
@@ -113,6 +114,8 @@ class _Reader:
             self.claims, self.denied = [], True
         if not self.claims and self.premise is not None and not self.denied:
             self.claims, self.understood = [self.premise], True
+        if last is not None and _is_left_over(self.lows[last.after :]):
+            self.claims, self.understood = [], False
         unfinished = first in words.CONTINUES and not self.claims
         return Sentence(self.claims, self.understood, retracts, self.denied, unfinished)
 
@@ -134,7 +137,8 @@ class _Reader:
         if kind in (MENTION, PREMISE, ADJUNCT):
             return ""
         clause = self.lows[boundary : span.start]
-        if _is_attributed(clause):
+        supposed = words.any_of(clause, words.WOULD) and words.any_of(self.lows[span.after :], words.UNDONE)
+        if kind != EQUALS and (supposed or is_attributed(clause)):
             return ""
         if _is_denied(clause, kind) or self.is_excepted(span):
             self.denied = True
@@ -429,6 +433,12 @@ class _Reader:
             return BROKEN
         if rest[0] in ("and", "or", "at") and _changes(lows[span.after + 1 : span.after + 5]):
             return BROKEN
+        if (
+            rest[0] == "in"
+            and kind != EQUALS
+            and any(each.start == span.after + 1 and self.is_bare(each) for each in later)
+        ):
+            return BROKEN  # 6 in 11
         if rest[0] in ("of", "to") and any(each.start <= span.after + 1 + (rest[0] == "of") for each in later):
             return BROKEN
         if rest[0] in words.REFUTING:
@@ -440,6 +450,10 @@ class _Reader:
         if words.any_of(rest[:4], words.OPERATIONS) and any(each.start < end for each in later):
             return BROKEN
         return ""
+
+    def is_bare(self, span: Span) -> bool:
+        """True for a number alone, which is no year."""
+        return span.after == span.start + 1 and len(self.tokens[span.start].text) != 4
 
     def remark(self, place: int) -> str:
         """Say what a remark in brackets makes of the value before it."""
@@ -482,12 +496,19 @@ def _label(tokens: Sequence[Token]) -> int:
     return 2 if numbered and tokens[1].text in (")", ".") and tokens[1].glued else 0
 
 
-def _is_attributed(clause: Sequence[str]) -> bool:
+def is_attributed(clause: Sequence[str]) -> bool:
     """True if a clause says what somebody thought, or may think."""
     if words.any_of(clause, words.PAST) or "at first" in " ".join(clause):
         return True
     said = next((place for place, low in enumerate(clause) if low in words.SAYING), 0)
-    return words.any_of(clause[:said], words.OTHERS)
+    subject = [low for low in clause[:said] if low not in words.RESULTS]
+    return bool(subject) and not words.any_of(subject, words.OWN | {"to", "can", "could", "may"})
+
+
+def _is_left_over(after: Sequence[str]) -> bool:
+    """True if the words after the last value say what is still to be done: and then we need to add the others."""
+    text = " ".join(after)
+    return words.any_of(after, {"and", "but", "then"}) and any(f" {phrase}" in text for phrase in words.LEFT_OVER)
 
 
 def _is_denied(clause: Sequence[str], kind: str) -> bool:

@@ -5,6 +5,7 @@ equation, a ratio or a range, and a date, a time or a number in another base as 
 """
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -162,7 +163,7 @@ def _read(tokens: list[Token]) -> Meaning | None:
         return matrix
     if "\\pm" in texts or "\\mp" in texts:
         return _both_signs(tokens)
-    alternatives = any(token.low in ("or", "oder", "o", "ou") and token.kind == "word" for token in tokens)
+    alternatives = any(token.low in words.OR for token in tokens)
     joined = [token._replace(kind="comma", text=",") if _joins(token) else token for token in tokens]
     parts = _split(joined)
     if len(parts) > 1:
@@ -187,7 +188,7 @@ def _read(tokens: list[Token]) -> Meaning | None:
 
 
 def _joins(token: Token) -> bool:
-    return (token.kind == "word" and token.low in ("or", "and", "oder", "und", "ou", "et")) or token.text == "&"
+    return token.low in words.OR or token.low in ("and", "und", "et", "&")
 
 
 def _cut(tokens: list[Token], places: Sequence[int]) -> list[list[Token]]:
@@ -234,6 +235,8 @@ def _spelled(tokens: list[Token]) -> Text | None:
     whole = all(kind == "number" for kind in kinds[::2]) and len(texts) % 2 == 1 and len(texts) > 1
     signs = set(texts[1::2])
     if whole and signs == {":"} and len(texts) <= 9:
+        if len(texts) == 3 and texts[0].startswith("0") and len(texts[2]) == 2 and texts[0].isdigit():
+            texts[0] = str(int(texts[0]))  # 09:30
         return Text(":".join(texts[::2]))
     if whole and len(texts) == 5 and signs in ({"/"}, {"-"}) and all(token.glued for token in tokens[1:]):
         return Text("-".join(texts[::2])) if max(map(len, texts[::2])) == 4 and "." not in "".join(texts) else None
@@ -243,13 +246,10 @@ def _spelled(tokens: list[Token]) -> Text | None:
         and texts[1] == ":"
         and kinds[3] in ("word", "abbreviation")
     ):
-        half = "".join(text for text in texts[3:] if text != ".").lower().replace(".", "")
-        minutes = "" if texts[2] == "00" else f":{texts[2]}"
-        return Text(f"{texts[0]}{minutes} {half}") if half in ("am", "pm") else None
+        return _clock(texts[0], texts[2], texts[3:])
     if len(texts) >= 2 and kinds[0] == "number" and kinds[1] in ("word", "abbreviation"):
-        half = "".join(text for text in texts[1:] if text != ".").lower().replace(".", "")
-        if half in ("am", "pm"):
-            return Text(f"{texts[0]} {half}")
+        if (clock := _clock(texts[0], "00", texts[1:])) is not None:
+            return clock
     if whole and len(texts) == 3 and texts[1] in ("-", "–", "~") and tokens[1].glued and tokens[2].glued:
         return Text(f"{texts[0]}-{texts[2]}") if texts[0].isdigit() and texts[2].isdigit() else None
     if whole and len(texts) == 3 and texts[1] == "to":
@@ -258,6 +258,19 @@ def _spelled(tokens: list[Token]) -> Text | None:
         base = [text for text in texts[2:] if text not in "{}"]
         return Text(f"{texts[0]}_{base[0]}") if len(base) == 1 and base[0].isdigit() else None
     return None
+
+
+def _clock(hours: str, minutes: str, rest: Sequence[str]) -> Text | None:
+    """Write a time with a.m. or p.m. as one of 24 hours: 4:20 PM is 16:20."""
+    half = "".join(rest).lower().replace(".", "")
+    if (
+        half not in ("am", "pm")
+        or not hours.isdigit()
+        or not 0 < int(hours) < 13
+        or not re.fullmatch("[0-5][0-9]", minutes)
+    ):
+        return None
+    return Text(f"{int(hours) % 12 + 12 * (half == 'pm')}:{minutes}")
 
 
 def _amount(tokens: list[Token]) -> Meaning | None:
@@ -636,12 +649,9 @@ def _same_parts(answer: Several, gold: Several) -> bool:
 
 def _same_number(answer: Number, gold: Number) -> bool:
     """True if values, and units if both have one, are equal; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
-    if max(answer.parts, gold.parts) > 1 and answer.unit and gold.unit:  # 150 minutes are 2 hours and 30 minutes
-        sizes = units.size_of(answer.unit), units.size_of(gold.unit)
-        if sizes[0] and sizes[1] and sizes[0][0] == sizes[1][0]:
-            return answer.value * sizes[0][1] == gold.value * sizes[1][1]
-    if not units.agree(answer.unit, gold.unit):
-        return False
+    if not units.agree(answer.unit, gold.unit):  # 150 minutes are 2.5 hours
+        one, other = units.measure_of(answer.unit), units.measure_of(gold.unit)
+        return one[0] == other[0] and answer.value * one[1] == gold.value * other[1]
     got, want = answer.value, gold.value
     pairs = [(got, want)] if answer.percent <= gold.percent or abs(want) >= 1 else []
     if answer.percent != gold.percent:

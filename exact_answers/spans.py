@@ -25,7 +25,7 @@ _CLOSE = {")", "]", "}", "\\}", "\\rangle", "\\rfloor", "\\rceil"}
 _SIGNS = {"number", "currency", "percent", "command", "power", "equals", "relation", "amp"}
 _TYPED = (FUNCTIONS | {"pi"}) - {"min", "max", "sec", "log"}  # functions without a backslash
 _LARGE = {"hundred", "thousand", "million", "billion", "trillion", "dozen"}
-_JOINING = {"and", "or", "to"}
+_JOINING = words.OR | {"and", "to"}
 _HAN_DIGITS = set("零一二三四五六七八九十百千万亿两")
 _IN_WORDS = set("共个些样定起直般")  # 一共, 一个: no number
 _BEFORE_CURRENCY = {"us", "usd", "a", "c", "au", "ca", "hk", "nz"}
@@ -174,11 +174,7 @@ def _taken(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
         return 1
     if token.kind in ("operator", "power"):
         return _operator(token, after)
-    if (
-        token.kind in ("comma", "colon", "dash")
-        or token.text == ";"
-        or (token.kind == "word" and token.low in _JOINING)
-    ):
+    if token.kind in ("comma", "colon", "dash") or token.text == ";" or token.low in _JOINING:
         return _joint(tokens, start, place, depth)
     if token.kind == "quote" and token.glued:
         return 1
@@ -203,7 +199,7 @@ def _joint(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     """Take a comma, a colon, "and", "or" or "to" between two values; and not after 3 + 4 = 7."""
     token, before, after = tokens[place], tokens[place - 1], _get(tokens, place + 1)
     taken = 1
-    if token.kind == "comma" and after is not None and after.low in ("and", "or"):
+    if token.kind == "comma" and after is not None and after.low in words.OR | {"and"}:
         taken, after = 2, _get(tokens, place + 2)
     if token.kind in ("colon", "dash") or token.low == "to":
         return int(before.kind == "number" and after is not None and after.kind == "number")

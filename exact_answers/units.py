@@ -50,7 +50,7 @@ PREFIXED, _PREFIXED_NAMES = _table("""
     data: B 1 byte
     bits: bit 1
     calories: cal 1 calorie
-    work: Wh 3600
+    energy: Wh 3600
     charge: C 1 coulomb
     temperature: kelvin -
 """)
@@ -60,7 +60,8 @@ PLAIN, _PLAIN_NAMES = _table("""
     length: yd 1143/1250 yard
     length: mi 201168/125 mile
     mass: tonne 1000 ton
-    mass: lb 45359237/100000000 pound
+    mass: lb 45359237/100000000
+    mass: pound 45359237/100000000
     mass: oz 45359237/1600000000 ounce
     mass: stone 635029318/100000000
     time: min 60 minute Minute minuto 分钟
@@ -72,15 +73,15 @@ PLAIN, _PLAIN_NAMES = _table("""
     months: decade 120
     months: century 1200 centuries
     area: ha 10000 hectare
-    area: acre 4047
+    area: acre 316160658/78125
     volume: gal 473176473/125000000000 gallon
     volume: qt 473176473/500000000000 quart
     volume: pt 473176473/1000000000000 pint
     volume: cup 473176473/2000000000000
-    volume: tbsp 1479/100000000 tablespoon
-    volume: tsp 493/100000000 teaspoon
+    volume: tbsp 473176473/32000000000000 tablespoon
+    volume: tsp 473176473/96000000000000 teaspoon
     volume: cc 1/1000000
-    volume: barrel 159/1000
+    barrels: barrel 1
     speed: knot 463/900
     angle: degree 1 deg degrees Grad degré grado 度
     angle: rad - radian
@@ -106,6 +107,10 @@ PREFIXES = {
     "n": ("nano", -9), "µ": ("micro", -6), "m": ("milli", -3), "c": ("centi", -2), "d": ("deci", -1),
     "h": ("hecto", 2), "k": ("kilo", 3), "M": ("mega", 6), "G": ("giga", 9), "T": ("tera", 12), "P": ("peta", 15),
 }  # fmt: skip
+DIMENSIONS: dict[str, tuple[tuple[str, int], ...]] = {  # that others make up
+    "area": (("length", 2),), "volume": (("length", 3),), "speed": (("length", 1), ("time", -1)),
+}  # fmt: skip
+CURRENCIES_TOO = {"pound": "£"}  # names of units that are also names of currencies
 RATES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h", "fps": "ft/s", "rpm": "?revolution/min"}
 POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": "dollar", "€": "euro", "£": "£", "¥": "yen", "₹": "rupee", "¢": "cent", "₩": "won", "₽": "ruble"}
@@ -212,6 +217,24 @@ def size_of(unit: Unit) -> Size | None:
     return None
 
 
+def measure_of(unit: Unit) -> tuple[Unit, Fraction]:
+    """Return the dimensions of a unit with their powers, and the factor to their first units.
+
+    What has no exact conversion, such as a word of no table, is a dimension of its own.
+
+    >>> measure_of((("h", -1), ("km", 1))), measure_of((("?apple", 1),))
+    (((('length', 1), ('time', -1)), Fraction(5, 18)), ((('?apple', 1),), Fraction(1, 1)))
+    """
+    found: dict[str, int] = {}
+    factor = Fraction(1)
+    for symbol, power in unit:
+        dimension, size = size_of(((symbol, 1),)) or (symbol, Fraction(1))
+        for base, exponent in DIMENSIONS.get(dimension, ((dimension, 1),)):
+            found[base] = found.get(base, 0) + exponent * power
+        factor *= size**power
+    return tuple(sorted((base, power) for base, power in found.items() if power)), factor
+
+
 def read_unit(words: str) -> Unit:
     """Return the unit in the words after a number: known ones, else the words themselves.
 
@@ -265,5 +288,9 @@ def agree(one: Unit, other: Unit) -> bool:
     """True unless both have a unit, and another one: unknown words agree if they share a word."""
     if not one or not other or one == other:
         return True
+    for side, money in ((one, other), (other, one)):  # 20 pounds are £20
+        named = tuple(sorted((CURRENCIES_TOO.get(symbol, symbol), power) for symbol, power in side))
+        if named == money:
+            return True
     unknown = [unit for unit in (one, other) if all(symbol.startswith("?") for symbol, _ in unit)]
     return len(unknown) == 2 and bool(set(one) & set(other))

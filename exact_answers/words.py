@@ -49,6 +49,7 @@ RETRACTIONS = vocabulary(
     "rather whoops ups apologies apologize miscalculated miscounted misread perdón desolé entschuldigung",
 )
 RETRACTING_PHRASES = (
+    "take that back", "take it back", "never mind", "just kidding", "ignore that", "edit :", "update :",
     "scratch that", "strike that", "second thought", "hold on", "off by one", "no ,", "let me re", "one moment",
 )  # fmt: skip
 NOT_RETRACTING = vocabulary("only if unless earlier initially before previously originally")
@@ -87,7 +88,8 @@ PREMISES = vocabulary(
     "因为 如果",
 )
 ALSO_PREPOSITIONS = vocabulary("after before given once as where")  # after 3 days: no verb follows
-ALTERNATIVES = vocabulary("or oder ou o alternatively vs versus either | /")
+OR = vocabulary("or oder ou o 或 或者")
+ALTERNATIVES = OR | vocabulary("alternatively vs versus either | /")
 ADDING = vocabulary("and und et y &")
 CONNECTING = vocabulary(
     "so thus hence therefore thereby consequently then giving making leaving meaning yielding totaling totalling",
@@ -95,19 +97,37 @@ CONNECTING = vocabulary(
     "bringing result daher deshalb folglich donc alors ainsi entonces luego also 所以 因此 故",
 )
 SPLITTING = (
-    CONNECTING | PREMISES | ADDING | (ALTERNATIVES - {"o", "|", "/"}) | vocabulary("but which who that pero aber mais")
+    CONNECTING
+    | PREMISES
+    | ADDING
+    | (ALTERNATIVES - {"o", "|", "/", "或", "或者"})
+    | vocabulary("but which who that pero aber mais")
 )
 ENDING = vocabulary("because since if when so which")
 BESIDE = vocabulary("to if when because for after before who that")
 CONCLUDING = vocabulary("is was are gives means equals makes totals leaves rounds")
 PAST = vocabulary("thought guessed assumed believed supposed initially originally earlier previously mistakenly")
-OTHERS = vocabulary("some others someone somebody people many students critics everyone anyone one you they")
-SAYING = vocabulary("say says think thinks believe believes claim claims argue argues guess said suggest")
+OWN = vocabulary("i i'd we we'd this it that's above equation equations calculation math mathematics working")
+SAYING = vocabulary(
+    "say says think thinks believe believes claim claims argue argues guess guesses said suggest suggests insists",
+)
+WOULD = vocabulary("would i'd we'd she'd he'd they'd")
+UNDONE = vocabulary("if unless but however without had were")  # after "it would be 72": it is not
+ASKING = vocabulary("is was isn't wasn't are aren't can could does")  # Is that right?
+LEFT_OVER = (  # after a value: it is a step of unfinished work
+    "need to", "needs to", "have to", "has to", "must be", "remains to", "to be added",
+)  # fmt: skip
+EXAMPLES = (  # before a mark that shows a form
+    "for example", "for instance", "e.g.", "like this", "like so", "such as", "should look like", "one might",
+    "one could", "you might", "your reply", "your response", "your answer should", "use the format",
+)  # fmt: skip
 CONTINUES = vocabulary("next step let let's now then first second third need we'll multiply divide subtract add")
 STEPS = vocabulary("step schritt étape paso")
 NEEDING = vocabulary(
     "need needs needed has have had going able must will want wants order left remain remaining plans has"
 )
+
+JUDGING = vocabulary("right correct wrong true incorrect")
 
 # --- Words that make another number of one ------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ SIGNS |= {"°": r"^\circ ", "º": r"^\circ ", "℃": " celsius ", "℉": " fahre
 SIGNS |= {"٫": ".", "٬": ",", "،": ",", "、": ", ", "。": ". ", "٪": "%", "؟": "?", "⟨": "(", "⟩": ")"}
 SIGNS |= {"′": "'", "’": "'", "‘": "'", "“": '"', "”": '"', "«": '"', "»": '"', "…": "...", "⇒": "=>", "→": "=>"}
 SIGNS |= {"∴": "=>", "≈": r"\approx ", "≃": r"\approx ", "≅": r"\approx ", "✓": " ", "✔": " ", "✅": " ", "\ufe0f": ""}
+SIGNS |= dict.fromkeys("✗✘❌", " wrong ") | {"✖": "*"}
 SIGNS |= {"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "，": ", ", "：": ": ", "；": "; "}
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma sigma tau"
 SIGNS |= {chr(0x3B1 + place): rf"\{name} " for place, name in enumerate(f"{_GREEK} upsilon phi chi psi omega".split())}
@@ -123,7 +124,7 @@ NUMERAL = (
     r"|[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
     r"|(?<![0-9])\.[0-9]+"
 )
-HAN_WORDS = "所以|因此|因为|如果|可能|也许|或许|一共|总共|等于|大约|答案|结果|需要|还剩下|还剩|剩下"
+HAN_WORDS = "或者|所以|因此|因为|如果|可能|也许|或许|一共|总共|等于|大约|答案|结果|需要|还剩下|还剩|剩下"
 HAN_WORDS += "|分钟|小时|美元|欧元|选项|正确"
 MARKS = "\u0300-\u036f\u064b-\u065f\u0900-\u0903\u093a-\u0963\u0981-\u0983\u09bc-\u09d7\u0b82-\u0bd7\u0e31-\u0e4e"
 _TOKEN = re.compile(
