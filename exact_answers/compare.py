@@ -247,9 +247,9 @@ def _spelled(tokens: list[Token]) -> Text | None:
         and kinds[3] in ("word", "abbreviation")
     ):
         return _clock(texts[0], texts[2], texts[3:])
-    if len(texts) >= 2 and kinds[0] == "number" and kinds[1] in ("word", "abbreviation"):
-        if (clock := _clock(texts[0], "00", texts[1:])) is not None:
-            return clock
+    on_the_hour = len(texts) >= 2 and kinds[0] == "number" and kinds[1] in ("word", "abbreviation")
+    if on_the_hour and (clock := _clock(texts[0], "00", texts[1:])) is not None:
+        return clock
     if whole and len(texts) == 3 and texts[1] in ("-", "–", "~") and tokens[1].glued and tokens[2].glued:
         return Text(f"{texts[0]}-{texts[2]}") if texts[0].isdigit() and texts[2].isdigit() else None
     if whole and len(texts) == 3 and texts[1] == "to":
