@@ -34,7 +34,7 @@ def about_best(plan: Plan) -> Iterator[Check]:
         yield Check("error", "metric_for_best_model", finding, f"use {', '.join(names)}")
         return
     every = f"every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
-    finding = f"by {metric}, measured {every} by {'eval_every' if config.own_metric else 'eval_strategy'}"
+    finding = f"by {metric}, measured {every} by {'eval_strategy' if config.trl_evaluates else 'eval_every'}"
     kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
     yield Check("ok", "best checkpoint", f"{finding}{kept}")
 

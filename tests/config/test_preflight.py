@@ -188,6 +188,8 @@ def test_the_best_checkpoint_needs_a_metric_of_this_run(table):
     assert found.status == "error" and "accuracy_lenient" in found.remedy and "reward_int_reward_func" in found.remedy
     trls = {"eval_strategy": "steps", "eval_steps": "5", "per_device_eval_batch_size": "16"}
     assert "by eval_strategy" in table(metric_for_best_model="eval_reward", **trls)["best checkpoint"].finding
+    own = {"metric_for_best_model": "accuracy_strict", "eval_strategy": "epoch", "eval_every": "3"}
+    assert "measured after each epoch by eval_strategy" in table(**own)["best checkpoint"].finding
     found = table(metric_for_best_model="rewards/int/mean", **trls)["metric_for_best_model"]
     assert found.status == "error" and "rewards/int_reward_func/mean" in found.remedy
     assert not {"best checkpoint", "metric_for_best_model"} & table(eval_every="5").keys()
