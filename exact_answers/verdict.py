@@ -129,7 +129,7 @@ def is_denied(text: str, mark: Mark) -> bool:
 
 
 def _denied_before(text: str, mark: Mark) -> bool:
-    """True if the words before a mark, of its sentence, end with a denial: it is not, this cannot be."""
+    """True if the words before a mark, of its sentence, end with a denial, or show a form: it is not, for example."""
     before = text[max(mark.start - 120, 0) : mark.start].rstrip(" \t")
     opened = _OPENED.search(before)
     before = before[: opened.start()].rstrip(" \t\n") if opened else before.rstrip(" *\t")
@@ -138,6 +138,10 @@ def _denied_before(text: str, mark: Mark) -> bool:
     if text[mark.start : mark.start + 6].lower() in ("answer", "final ") and f"{before} ".lower().endswith(_LABELS):
         return True
     tokens = tokenize(normalize(before))
+    *_, sentence = [], *prose.sentences(tokens)
+    shown = f" {' '.join(token.low for token in sentence)} "
+    if sentence and sentence[-1].kind != "stop" and any(f" {phrase} " in shown for phrase in words.EXAMPLES):
+        return True
     ends = [place for place, token in enumerate(tokens) if token.kind in ("stop", "newline", "comma", "colon")]
     lows = [token.low for token in tokens[ends[-1] + 1 if ends else 0 :]]
     while lows and lows[-1] in ("be", "the", "answer", "correct", "right", "a"):
