@@ -272,7 +272,7 @@ def _polar(lows: Sequence[str], place: int, group: set[str]) -> tuple[str, str]:
         before.pop()
         while before and before[-1] in _LEADING:
             before.pop()
-        return (next(iter(opposite - {lows[place]})), VALUE) if not before and not after else ("", DENIED)
+        return (next(iter(opposite - {lows[place]})), VALUE) if not before and after in ([], ["."]) else ("", DENIED)
     premise = bool(before) and before[0] in words.PREMISES and "," in lows[:place]
     if before and not premise:
         if words.any_of(before, words.TYING):
