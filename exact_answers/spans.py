@@ -168,7 +168,7 @@ def _opens(tokens: Sequence[Token], place: int, depth: int) -> int:
 
 
 def _taken(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
-    """Return how many tokens a value goes on with, 0 if it ends here."""
+    """Return how many tokens continue a value, 0 if it ends here."""
     token, before, after = tokens[place], tokens[place - 1], _get(tokens, place + 1)
     if token.kind in _SIGNS:
         return 1
