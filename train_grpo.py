@@ -29,7 +29,6 @@ except ModuleNotFoundError:
 if __name__ == "__main__":  # --help, --version, Unsloth: before libraries that take seconds
     begin(sys.argv[1:], __file__)
 
-from grpo.config import preflight
 from grpo.config.configure import configure
 from grpo.config.settle import settle
 from grpo.core.errors import one_line, run_main
@@ -38,6 +37,7 @@ from grpo.core.settings import Config
 from grpo.data.dataset import load_data
 from grpo.evaluation.before_after import measure_after, measure_alone, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
+from grpo.preflight import preflight
 from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
 from grpo.runs import hub

@@ -18,10 +18,10 @@ from helpers_runs import DEMO
 import rewards
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.config import preflight
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import comparison, evaluate
+from grpo.preflight import preflight
 from grpo.runs import charts, report
 from grpo.task import Task
 from grpo.task.prompts import XML

@@ -11,7 +11,7 @@ from grpo.core.errors import one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
 from grpo.policy import unsloth
 
-SLOW = ("grpo.config.preflight", "grpo.config.settle", "grpo.evaluation.before_after", "grpo.training.setup")
+SLOW = ("grpo.preflight.preflight", "grpo.config.settle", "grpo.evaluation.before_after", "grpo.training.setup")
 
 
 def begin(argv: Sequence[str], script: str) -> None:

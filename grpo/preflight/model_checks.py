@@ -1,4 +1,4 @@
-"""Preflight's checks of the model and the machine: sizes, learning rate, context, memory and disk."""
+"""Checks of the model and the machine: sizes, learning rate, context, memory and disk."""
 
 import math
 import shutil
@@ -9,15 +9,29 @@ import torch
 
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, human_bytes
-from grpo.data.checks import Plan
 from grpo.policy import answering, loading, memory, templates
+from grpo.preflight.plan import Checks, Plan
 from lean_grpo import attention, packing, sharding
 
 DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
 # Weights of a model at most → the rates of its recipe, for all weights and an adapter (docs/reading-curves.md)
 RATES = {15e6: ("1e-4", "5e-4"), 0.5e9: ("2e-5", "2e-4"), math.inf: ("5e-6", "5e-5")}
 
+CHECKS = Checks()
 
+
+@CHECKS.add
+def about_end(plan: Plan) -> Iterator[Check]:
+    """Warn if the chat template ends answers with tokens that end no completion."""
+    if not plan.task.prompt.chat:
+        return
+    ends = answering.end_tokens(loading.read_generation(plan.config), plan.tokenizer)
+    if finding := templates.unended(plan.tokenizer, ends, plan.config.template_kwargs):
+        limit = "; completions may go on to max_completion_length"
+        yield Check("warning", "end token", finding + limit, templates.ADD_END)
+
+
+@CHECKS.add
 def about_model(plan: Plan) -> Iterator[Check]:
     """Check the adapter, vocabulary, context length, learning rate, memory and disk. Load no weights."""
     config, peft_config = plan.config, plan.peft_config
@@ -61,16 +75,6 @@ def about_model(plan: Plan) -> Iterator[Check]:
         yield from _about_rate(plan, shape)
         yield _about_memory(plan, shape, longest, largest_pack(plan, kernel, longest))
         yield _about_disk(plan, shape)
-
-
-def about_end(plan: Plan) -> Iterator[Check]:
-    """Warn if the chat template ends answers with tokens that end no completion."""
-    if not plan.task.prompt.chat:
-        return
-    ends = answering.end_tokens(loading.read_generation(plan.config), plan.tokenizer)
-    if finding := templates.unended(plan.tokenizer, ends, plan.config.template_kwargs):
-        limit = "; completions may go on to max_completion_length"
-        yield Check("warning", "end token", finding + limit, templates.ADD_END)
 
 
 def _kernel(plan: Plan) -> attention.Kernel:
@@ -141,7 +145,7 @@ def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: in
     finding += f"completions reach {counted(plan.config.completion_limit, 'token')} ({_listed(more)}), besides Python "
     finding += f"and its libraries; {human_bytes(free)} free on {where}"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
-    return warn_if(sum(parts.values()) > free, "memory", finding, remedy)
+    return warn_if(sum(parts.values()) > free, "memory", finding, remedy, routine=True)
 
 
 def _listed(parts: Mapping[str, float]) -> str:
@@ -160,4 +164,4 @@ def _about_disk(plan: Plan, shape: memory.Shape) -> Check:
     finding = f"about {human_bytes(needed)}: {files}; {human_bytes(free)} free in {existing}"
     remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return warn_if(free < needed, "disk", finding, remedy, status)
+    return warn_if(free < needed, "disk", finding, remedy, status, routine=True)

@@ -1,5 +1,6 @@
-"""grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy."""
+"""Each check of preflight is ok where all is well, and names what is wrong and the remedy."""
 
+import copy
 import dataclasses
 import json
 import re
@@ -15,13 +16,13 @@ from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, MixtralConfig
 
 import train_grpo
-from grpo.config import preflight
 from grpo.config.configure import configure
-from grpo.core.checklist import Check, stop_at_errors
+from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError
 from grpo.data import dataset
-from grpo.policy import checks as policy_checks
 from grpo.policy import memory
+from grpo.preflight import data_checks, model_checks, preflight
+from grpo.preflight.preflight import stop_at_errors
 from grpo.rewarding.registry import NAMED, make_task
 from lean_grpo.attention import Kernel
 from rewards import REWARD_FUNCS
@@ -53,7 +54,7 @@ def table(write_jsonl):
         data = dataset.load_data(config, task, tokenizer, ["correctness"])
         functions = {name: NAMED[name] for name in rewards}
         plan = preflight.make_plan(config, tokenizer, task, data, functions)
-        return {check.name: check for about in preflight.CHECKS for check in about(plan)}
+        return {check.name: check for check in preflight.outcomes(plan)}
 
     return checks
 
@@ -77,8 +78,23 @@ def test_a_run_shows_the_routine_checks_only_if_something_is_wrong(table):
     more = shown[-1]
     assert more.status == "ok" and "schema" in more.finding and "dry_run" in more.finding and len(shown) < len(checks)
     hidden = {check.name for check in checks} - {check.name for check in shown}
-    assert hidden and all(name in preflight.ROUTINE and name in more.finding for name in hidden)
+    by_name = {check.name: check for check in checks}
+    assert hidden and all(name in more.finding and by_name[name].routine for name in hidden)
     assert preflight.folded(shown[:-1]) == shown[:-1]
+
+
+def test_a_new_check_is_one_function_in_its_place(table, monkeypatch):
+    before = list(table())
+    monkeypatch.setattr(data_checks, "CHECKS", copy.copy(data_checks.CHECKS))
+
+    @data_checks.CHECKS.add
+    def about_long_questions(plan):
+        yield warn_if(False, "long questions", f"{len(plan.data.train)} are short", "shorten them")
+
+    after = table()
+    assert after["long questions"].finding == "30 are short"
+    place = before.index("completion length") + 1  # the last of the data's
+    assert list(after) == [*before[:place], "long questions", *before[place:]]
 
 
 def adds_its_end(tokenizer):
@@ -258,7 +274,7 @@ def test_a_rate_that_teaches_nothing_is_warned_of(rate, millions, adapter, inste
 def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monkeypatch):
     (tmp_path / "r.yaml").write_text("learning_rate: 5.0e-6\n")
     assert "learning_rate" not in table(learning_rate=None, config=str(tmp_path / "r.yaml"))
-    assert train_grpo.HYPERPARAMETERS["learning_rate"] == policy_checks.DEFAULT_RATE
+    assert train_grpo.HYPERPARAMETERS["learning_rate"] == model_checks.DEFAULT_RATE
     monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "learning_rate", 4e-6)
     assert "learning_rate" not in table(learning_rate=None)
 
@@ -299,11 +315,11 @@ def planned(packed=True, chosen=None):
 
 def test_the_largest_pack_is_known_before():
     flash, masked = Kernel("FlashAttention 2", 8192), Kernel("sdpa", 2048, by_segment=False)
-    assert policy_checks.largest_pack(planned(), flash, 256) == 8192
-    assert policy_checks.largest_pack(planned(), flash, 1000) == 1000 + 16 * 786  # dividing a group may cost a tenth
-    assert policy_checks.largest_pack(planned(), masked, 1000) == 2048
-    assert policy_checks.largest_pack(planned(chosen=4096), flash, 1000) == 4096
-    assert policy_checks.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
+    assert model_checks.largest_pack(planned(), flash, 256) == 8192
+    assert model_checks.largest_pack(planned(), flash, 1000) == 1000 + 16 * 786  # dividing a group may cost a tenth
+    assert model_checks.largest_pack(planned(), masked, 1000) == 2048
+    assert model_checks.largest_pack(planned(chosen=4096), flash, 1000) == 4096
+    assert model_checks.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
 
 
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])

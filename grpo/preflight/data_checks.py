@@ -1,28 +1,25 @@
-"""Preflight's checks of the data: rows, gold answers, prompts and lengths."""
+"""Checks of the data: rows, held-out questions, gold answers, prompts and lengths."""
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any
-
-from peft import PeftConfig
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from exact_answers.verdict import is_ambiguous, kind_of
-from grpo.core.checklist import Check, Trial, warn_if
-from grpo.core.settings import Config
+from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.dataset import Data
 from grpo.data.remedies import PREPARE, reader_of
-from grpo.task import prompts
+from grpo.evaluation.comparison import FEWEST
+from grpo.preflight.plan import Checks, Plan
+from grpo.runs import checkpoints, resume
 from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
-from grpo.task.task import Task
 from grpo.task.wrong import rewritten_json
 
+FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
+ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PARTS = (  # columns that usually belong to the question …
     *("choices", "options", "endings", "candidates", "input", "context", "ctx", "passage", "article", "paragraph"),
@@ -33,37 +30,10 @@ OPTION = re.compile(r"(|option|choice|opt?|ending|sol|candidate|answer)[ _-]?([a
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A run before its weights are loaded, the input of all preflight checks."""
-
-    config: Config
-    tokenizer: PreTrainedTokenizerBase
-    task: Task
-    data: Data
-    rewards: dict[str, Callable[..., Any]]
-    model_config: PretrainedConfig
-    peft_config: PeftConfig | None
-    trial: Trial = dataclasses.field(default_factory=Trial)
-
-    @property
-    def first_row(self) -> dict[str, Any]:
-        """The first training row."""
-        return self.data.train[0]
-
-    def prompt_ids(self) -> list[int]:
-        """Tokens of the first training prompt, as the sampler gets them."""
-        return prompts.tokenize([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs)[0]
-
-    def prompt(self) -> str:
-        """The first training prompt as the model gets it: its tokens, decoded."""
-        return str(self.tokenizer.decode(self.prompt_ids()))
-
-    def encode(self, text: str) -> list[int]:
-        """Tokenize a text without special tokens."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+CHECKS = Checks()
 
 
+@CHECKS.add
 def about_rows(plan: Plan) -> Iterator[Check]:
     """Report rows read and dropped, training rows, and optimizer steps."""
     config, data, rows = plan.config, plan.data, len(plan.data.train)
@@ -78,7 +48,7 @@ def about_rows(plan: Plan) -> Iterator[Check]:
     for mark, count in unmarked.items():
         finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
         remedies.append(f"put {mark} in all gold answers, or in none")
-    yield warn_if(remedies, "schema", finding, "; ".join(remedies))
+    yield warn_if(remedies, "schema", finding, "; ".join(remedies), routine=True)
     if reserved := [name for name in data.reserved if name not in data.media]:
         yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
     if config.script.eval_only:
@@ -99,9 +69,54 @@ def about_rows(plan: Plan) -> Iterator[Check]:
         finding += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
         yield Check("warning", "conflicts", finding, "keep the right row of each")
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
-    yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
+    yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
 
 
+@CHECKS.add
+def about_held_out(plan: Plan) -> Iterator[Check]:
+    """Report the number of held-out questions, and the smallest change that they can show."""
+    script, data, count = plan.config.script, plan.data, len(plan.data.held_out)
+    if script.eval_samples == 0:
+        yield Check("ok", "held out", "eval_samples 0: no evaluation before and after training")
+        return
+    finding = counted(count, "held-out question")
+    if data.cut_off:
+        share = count / (sum(reading.rows for reading in data.readings) - data.unusable)
+        finding += f", {100 * share:.0f} % of the rows, which have no split {script.eval_split!r}"
+    remedy = "raise eval_samples or max_samples, add rows, or use another eval_dataset_name"
+    few = f"this many cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
+    yield warn_if(count < ENOUGH, "held out", finding, f"{few}; {remedy}")
+
+
+@CHECKS.add
+def about_best(plan: Plan) -> Iterator[Check]:
+    """Check that the metric of the best checkpoint is measured for this data and these rewards."""
+    config, training = plan.config, plan.config.training
+    metric, follows = training.metric_for_best_model, training.lr_scheduler_type in FOLLOW_A_METRIC
+    if metric == "loss" and follows:
+        finding = f"{training.lr_scheduler_type} follows eval_loss, which says nothing in GRPO"
+        yield Check("warning", "lr_scheduler_type", finding, "set metric_for_best_model, such as accuracy_lenient")
+        return
+    if config.script.eval_only or metric is None or not (config.own_metric or config.trl_evaluates):
+        return
+    measured = ["truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
+    if plan.task.has_format:
+        measured = ["format_strict", "format_soft", *measured]
+    if all(map(plan.task.can_judge, plan.data.held_out)):
+        measured = ["accuracy_lenient", "accuracy_strict", *measured]
+    found = re.fullmatch("rewards/(.+)/(mean|std)", metric)
+    if metric not in measured if config.own_metric else found and found[1] not in plan.rewards:
+        names = measured if config.own_metric else [f"rewards/{name}/mean" for name in plan.rewards]
+        finding = f"{metric} is not measured in this run"
+        yield Check("error", "metric_for_best_model", finding, f"use {', '.join(names)}")
+        return
+    every = f"every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
+    finding = f"by {metric}, measured {every} by {'eval_strategy' if config.trl_evaluates else 'eval_every'}"
+    kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
+    yield Check("ok", "best checkpoint", f"{finding}{kept}")
+
+
+@CHECKS.add
 def about_golds(plan: Plan) -> Iterator[Check]:
     """Show how gold answers were read, and warn of those that completions can hardly match."""
     data, exact = plan.data, plan.trial.exact
@@ -153,6 +168,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         yield Check("warning", "separators", finding, remedy)
 
 
+@CHECKS.add
 def about_prompts(plan: Plan) -> Iterator[Check]:
     """Report the prompt format, and warn if completions cannot have it."""
     task, script = plan.task, plan.config.script
@@ -179,7 +195,7 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     yield from _about_media(plan.data)
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
-    yield warn_if(cannot, "prompts", finding, remedy)
+    yield warn_if(cannot, "prompts", finding, remedy, routine=True)
     end = str(plan.tokenizer.eos_token)
     if plan.prompt().rstrip().endswith(end):
         finding = f"prompts end in the end token {end!r}, after which a model begins something else"
@@ -193,6 +209,21 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a format whose completion has it"
         yield Check("warning", "prefilled", finding, remedy)
+
+
+@CHECKS.add
+def about_resumed_prompts(plan: Plan) -> Iterator[Check]:
+    """Warn if the prompts' tokens differ from the checkpoint's. Refuse other training rows."""
+    checkpoint = plan.config.training.resume_from_checkpoint
+    if not checkpoint:
+        return
+    resume.check_rows(checkpoint, plan.data.train)
+    sealed = checkpoints.read_seal(Path(checkpoint))
+    if sealed.get("tokens", plan.data.tokens) != plan.data.tokens:
+        plan.config.resumed_with.append("the tokens of the prompts")
+        finding = "the tokens of the prompts, or the end token, are not the checkpoint's (an edited or dated chat "
+        finding += "template, another tokenizer)"
+        yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
 
 
 def _about_media(data: Data) -> Iterator[Check]:
@@ -230,6 +261,7 @@ def _hidden_parts(plan: Plan) -> list[str]:
     return list(hidden)
 
 
+@CHECKS.add
 def about_lengths(plan: Plan) -> Iterator[Check]:
     """Compare the lengths of prompts and gold solutions with their limits."""
     config, data = plan.config, plan.data
@@ -239,7 +271,7 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
     if data.too_long:
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
-    yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
+    yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots", routine=True)
     limit, solutions = config.completion_limit, _solution_lengths(plan)
     long = fmean(length > limit for length in solutions)
     subject = "gold solutions in the answer format" if any(data.reasoning) else "the answer format alone"
@@ -247,7 +279,7 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
     finding = f"{subject}: {_spread(solutions)}; limit {limit}"
     finding += f"; {100 * long:.0f} % are longer" if long else ""
     remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
-    yield warn_if(long > 0.05, "completion length", finding, remedy)
+    yield warn_if(long > 0.05, "completion length", finding, remedy, routine=True)
 
 
 def _solution_lengths(plan: Plan) -> list[int]:

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from test_probe import FIVE, ROW, TASK, constant, try_out
+from test_reward_trial import FIVE, ROW, TASK, constant, try_out
 from trl.rewards import get_repetition_penalty_reward
 
-from grpo.core.checklist import Trial
-from grpo.rewarding import checks
-from grpo.rewarding.probe import perturbed
+from grpo.preflight import reward_checks
+from grpo.preflight.reward_trial import Trial, listing, matrix, perturbed, weighted_sum
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
@@ -27,7 +26,11 @@ def planned(rewards, row=ROW, reasoning="5 + 4 = <<5+4=9>>9", **weights):
 def checked(rewards, **options):
     """The checks of rewards, by name."""
     plan = planned(rewards, **options)
-    return {check.name: check for about in (checks.about_rewards, checks.about_all_rewards) for check in about(plan)}
+    return {
+        check.name: check
+        for about in (reward_checks.about_rewards, reward_checks.about_all_rewards)
+        for check in about(plan)
+    }
 
 
 def test_rewards_that_teach_are_ok():
@@ -41,14 +44,16 @@ def test_the_matrix_has_every_reward_and_their_sum(capsys):
         return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
 
     rewards = {**FIVE, "sometimes": sometimes}
-    Console(width=80).print(checks.matrix(planned(rewards, int_reward_func=0.5).trial))
+    Console(width=80).print(matrix(planned(rewards, int_reward_func=0.5).trial))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["correctness", "2", "0", "0", "2", "0"] in rows
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
     assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
     assert rows[-1] == ["weighted", "sum", "16.8", "14.8", "–", "41.2", "–"]  # as in training, none where one fails
     check, line = checked(rewards)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
-    assert f"IndexError: list index out of range (test_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
+    assert (
+        f"IndexError: list index out of range (test_reward_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
+    )
 
 
 def test_sums_that_differ_by_rounding_earn_the_same():
@@ -93,7 +98,11 @@ async def of_a_server(completions, **kwargs):
 
 COLUMNS = "it gets prompts, completions, completion_ids, answer, other: use these names"
 FAILING = [  # a reward, what is said of it, and the remedy
-    (of_json, f"(test_checks.py:{of_json.__code__.co_firstlineno + 1})", "fix it"),  # the user's line, no library's
+    (
+        of_json,
+        f"(test_reward_checks.py:{of_json.__code__.co_firstlineno + 1})",
+        "fix it",
+    ),  # the user's line, no library's
     (of_eight, "nan on 'wrong answer'", "fix it"),
     (of_a_server, "KeyError: 'server'", "fix it"),
     (lambda completions, **kwargs: "words", "'words'", "fix it"),
@@ -151,7 +160,7 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
 
 def test_the_test_completions_are_shown_within_80_columns(capsys):
     texts = perturbed("It takes [bold] steps. " * 9, "2007-04-13", TASK)
-    Console(width=80).print(checks.listing(texts))
+    Console(width=80).print(listing(texts))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80 and "(no text)" in shown
     first, _, others = "".join(shown.split()).partition("wronganswer")
@@ -166,9 +175,9 @@ def raises_on_empty(completions, answer, **kwargs):
 def test_a_fault_costs_the_sum_of_its_completion_alone():
     """As in training, where a row on which one fails has no reward."""
     plan = planned({"judge": raises_on_empty, "soft": REWARD_FUNCS["soft_format_reward_func"]})
-    total = checks.weighted_sum(plan.trial)
+    total = weighted_sum(plan.trial)
     assert total == {"perfect": 2.5, "wrong answer": 0.5, "no tags": 0.0, "extra text": 0.5}
-    (check,) = checks.about_all_rewards(plan)
+    (check,) = reward_checks.about_all_rewards(plan)
     assert (check.status, check.finding) == ("ok", "perfect earns 2.5, wrong answer 0.5")
 
 
@@ -182,7 +191,7 @@ LABELS = SimpleNamespace(wrong_answer="account")
 def test_a_judge_of_labels_is_tried_on_another_label(judge, status):
     task = Task(PromptFormat("", completion="{answer}", pattern="text"), judge=judge, judge_name="mine")
     plan = SimpleNamespace(task=task, first_row={"question": "a", "answer": "billing"}, data=LABELS)
-    (check,) = checks.about_judge(plan)
+    (check,) = reward_checks.about_judge(plan)
     assert check.status == status
 
 
@@ -193,7 +202,7 @@ JUDGES = [  # a judge, the row's gold answer, and what is said of it
     (lambda text, row: False, "4", "warning", "none of them"),
     (lambda text, row: False, None, "ok", "none of them"),
     (lambda text, row: 0.5, "4", "error", "0.5"),  # neither right nor wrong
-    (lambda text, row: row["x"], "4", "error", "KeyError: 'x' (test_checks.py:"),
+    (lambda text, row: row["x"], "4", "error", "KeyError: 'x' (test_reward_checks.py:"),
 ]
 
 
@@ -201,6 +210,6 @@ JUDGES = [  # a judge, the row's gold answer, and what is said of it
 def test_a_judge_of_ones_own_is_tried(judge, gold, status, finding):
     plan = SimpleNamespace(task=Task(XML, judge=judge, judge_name="mine"), first_row={**GOLD, "answer": gold})
     plan.data = SimpleNamespace(wrong_answer="")
-    (check,) = checks.about_judge(plan)
+    (check,) = reward_checks.about_judge(plan)
     assert check.status == status and finding in check.finding
-    assert not list(checks.about_judge(SimpleNamespace(task=TASK, first_row=GOLD)))
+    assert not list(reward_checks.about_judge(SimpleNamespace(task=TASK, first_row=GOLD)))

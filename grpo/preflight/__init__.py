@@ -1,0 +1,1 @@
+"""Check a run before its weights are loaded."""
