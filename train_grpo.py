@@ -26,7 +26,7 @@ except ModuleNotFoundError:
     print("error: grpo/ is not beside this file; set PYTHONPATH to the clone that you copied it from", file=sys.stderr)
     sys.exit(2)
 
-if __name__ == "__main__":  # --help, --version, Unsloth: before libraries that take seconds
+if __name__ == "__main__":  # --help, --version: before libraries that take seconds
     begin(sys.argv[1:], __file__)
 
 from grpo.config.configure import configure

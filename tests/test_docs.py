@@ -41,7 +41,7 @@ NOT_RUN = {  # command: why
     "python -m pytest": "is what runs this",
 }
 FOREIGN = {"nodes", "warmup_ratio"}  # Slurm's, and transformers' of 2025
-NEED_CUDA = ("use_vllm", "use_unsloth", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
+NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "lean_grpo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHERS = [

@@ -1,4 +1,4 @@
-"""Start a command: answer --help and --version at once, then import Unsloth and the slow libraries."""
+"""Start a command: answer --help and --version at once, then import the slow libraries."""
 
 import ast
 import importlib
@@ -9,7 +9,6 @@ from pathlib import Path
 from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
-from grpo.policy import unsloth
 
 SLOW = ("grpo.preflight.preflight", "grpo.config.settle", "grpo.evaluation.before_after", "grpo.training.setup")
 
@@ -20,7 +19,7 @@ def begin(argv: Sequence[str], script: str) -> None:
     A missing package, and Ctrl-C during the imports, end in one line.
     """
     asked = {"--version", "--help", "-h"} & set(argv)
-    status = run_main(lambda: _answer(asked, Path(script)) if asked else _import(argv))
+    status = run_main(lambda: _answer(asked, Path(script)) if asked else _import())
     if asked or status:
         sys.exit(status)
 
@@ -30,10 +29,9 @@ def _answer(asked: set[str], script: Path) -> int:
     return 0
 
 
-def _import(argv: Sequence[str]) -> int:
+def _import() -> int:
     let_idle_threads_sleep()
     with one_line(kinds=(OSError,)):  # torch makes a cache's directory, and loads CUDA's libraries
-        unsloth.import_if_asked(argv)
         for module in SLOW:
             importlib.import_module(module)
     return 0

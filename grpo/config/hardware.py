@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,8 +69,6 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
     """
     for name in OVERRIDDEN:
         os.environ.pop(name, None)
-    if settings["use_unsloth"]:
-        _check_unsloth(settings)
     for key, package in NEEDS.items():
         if settings[key] and not settings["use_cpu"] and importlib.util.find_spec(package) is None:
             name = package.replace("_", "-")
@@ -175,7 +172,7 @@ def _choose_vllm(settings: dict[str, Any]) -> list[Check]:
     if settings["eval_only"]:
         return []
     installed, notes = is_vllm_available(), list[Check]()
-    if settings["use_vllm"] is None and installed and not settings["use_unsloth"]:
+    if settings["use_vllm"] is None and installed:
         against = [key for key in WITHOUT_VLLM if settings[key]]
         against += [key for key in SHARDED if os.environ.get(key) == "true"]
         settings["use_vllm"] = not against
@@ -185,31 +182,16 @@ def _choose_vllm(settings: dict[str, Any]) -> list[Check]:
         if against:
             finding = f"vLLM is installed, but does not sample, because {against[0]} is set"
         notes.append(Check("ok", "use_vllm", finding))
-    known = settings["max_prompt_length"] and settings["eval_strategy"] == "no" and not settings["use_unsloth"]
+    known = settings["max_prompt_length"] and settings["eval_strategy"] == "no"
     if settings["use_vllm"] and known and settings["vllm_max_model_length"] is None:
         # the cache must hold this run's longest sequence, not the model's
         settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
     return notes
 
 
-def _check_unsloth(settings: dict[str, Any]) -> None:
-    if not settings["use_peft"]:
-        raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
-    if settings["max_prompt_length"] is None:
-        raise UserError("use_unsloth: it must know the longest sequence; set max_prompt_length")
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
-    if "unsloth" not in sys.modules:  # it is asked for by HYPERPARAMETERS alone, or by code that calls `main`
-        raise UserError(
-            "use_unsloth: it must be imported before the libraries that it patches; use --use_unsloth true, name the "
-            "recipe unsloth.yaml, or `import unsloth` first"
-        )
-    settings["packed"] = False  # Unsloth has replaced TRL's training step by its own
-
-
 def _about_rounding(settings: dict[str, Any]) -> list[Check]:
-    # adapters are float32, except that TRL (but not Unsloth) makes them bfloat16 on quantized weights
-    quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
+    # adapters are float32, except that TRL makes them bfloat16 on quantized weights
+    quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
     kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
     if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
         return []

@@ -113,7 +113,6 @@ class ScriptArguments:
     )
     # The run
     stop_on_alarm: bool = _setting("End at the first alarm, with a checkpoint (status 3).", False)
-    use_unsloth: bool = _setting("Load and train through Unsloth, on one GPU (requirements-unsloth.txt).", False)
     dry_run: bool = _setting("Stop after preflight: nothing is trained or written.", False)
     eval_only: bool = _setting("Evaluate model_name_or_path, without training.", False)
 

@@ -26,7 +26,7 @@ from trl import get_peft_config, get_quantization_config
 
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
-from grpo.policy import templates, unsloth
+from grpo.policy import templates
 from grpo.task.task import Task
 from lean_grpo import sharding
 
@@ -96,13 +96,10 @@ def read_generation(config: Config) -> GenerationConfig:
 def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     """Load the policy on this process' device. Return it, and the configuration of a new adapter to train, or None.
 
-    The policy is a PreTrainedModel, or a PeftModel if the adapter is a saved one or Unsloth's. For FSDP2 a machine's
+    The policy is a PreTrainedModel, or a PeftModel if the adapter is a saved one. For FSDP2 a machine's
     first process loads it to host memory; so do the others with adapters or quantization, else to the meta device.
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
-    if config.script.use_unsloth:
-        with loads(name):
-            return unsloth.load(config), None
     if config.script.eval_only:  # evaluations do not shard
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     adapter, source, _ = _read(config)

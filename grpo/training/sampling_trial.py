@@ -1,7 +1,6 @@
 """Try settings of sampling once before training, since libraries read them in the first rollout."""
 
 import copy
-import sys
 from typing import Any
 
 from grpo.core.errors import UserError, one_line
@@ -14,7 +13,7 @@ TOKENS = 4  # to sample, beside those that the arguments demand
 def run(trainer: Any) -> None:
     """Sample a few tokens if a RunTrainer has settings that `generate` or vLLM reads. The random states are kept.
 
-    With vLLM only let it read them. With weights that FSDP2 or ZeRO-3 will divide, or with Unsloth, do not try.
+    With vLLM only let it read them. With weights that FSDP2 or ZeRO-3 will divide, do not try.
 
     Raises:
         UserError: they do not work.
@@ -27,7 +26,7 @@ def run(trainer: Any) -> None:
     if trainer.use_vllm:
         with one_line(f"{before}: vLLM refuses them (", after):
             _read_by_vllm(given, trainer.max_completion_length)
-    elif not sharding.divides_weights(trainer.args) and "unsloth" not in sys.modules:
+    elif not sharding.divides_weights(trainer.args):
         with one_line(f"{before}: they have no effect (", after):
             trainer.generation_config.validate(strict=True)  # refuses what `generate` ignores
         with one_line(f"{before}: sampling fails (", after), random_states_kept():

@@ -240,7 +240,6 @@ def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
         ({"use_vllm": True}, r"use_vllm: .*requirements-cuda\.txt"),
         ({"use_peft": True, "load_in_4bit": True}, r"load_in_4bit: .*pip install bitsandbytes"),
         ({"use_liger_kernel": True}, r"use_liger_kernel: .*pip install liger-kernel"),
-        ({"use_unsloth": True}, r"use_unsloth: .*--use_peft true"),
     ],
 )
 def test_what_is_missing_is_one_line(asked, says, gpus):

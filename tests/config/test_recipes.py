@@ -21,7 +21,7 @@ WITH_DATA = [path.stem for path in RECIPES if "\ndataset_name:" in path.read_tex
 
 # What use_cpu replaces, or this test
 ON_CPU = {
-    "use_vllm", "use_unsloth", "load_in_4bit", "report_to", "use_cpu", "tf32", "dtype", "attn_implementation", "optim",
+    "use_vllm", "load_in_4bit", "report_to", "use_cpu", "tf32", "dtype", "attn_implementation", "optim",
     "bf16", "output_dir",
 }  # fmt: skip
 
@@ -32,7 +32,6 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none"]
-    argv += ["--use_vllm", "false", "--use_unsloth", "false"] if recipe.get("use_unsloth") else []  # a CPU has none
     settings = configure(train_grpo.HYPERPARAMETERS, argv).settings()
     left_open = {"generation_batch_size"} if recipe.get("generation_batch_size", "") is None else set()  # TRL fills it
     for key in recipe.keys() - ON_CPU - left_open:
@@ -72,7 +71,7 @@ EDITED = dict(
     eval_num_samples=3, per_device_eval_batch_size=5, reward_weights=[0.5], packed=False,
     ddp_find_unused_parameters=True, save_total_limit=8, log_completions=False, num_completions_to_print=1,
     # of settings outside the block
-    use_unsloth=True, generation_batch_size=96,
+    generation_batch_size=96,
     system_prompt="Mine.",
     reward_args={"other_reward": {"low": 1}},
     stages=[{"name": "mine", "reward_funcs": ["int_reward_func"], "max_steps": 2}],
@@ -89,7 +88,7 @@ LEFT_TOO["smollm2_sums"] = {"use_vllm"}
 LEFT_TOO["math"] = {  # a task for any model on any machine
     "model_name_or_path", "run_name", "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations",
     "report_to", "use_peft", "optim", "beta", "temperature", "gradient_checkpointing", "use_vllm", "warmup_steps",
-    "lr_scheduler_type", "use_unsloth", "generation_batch_size",
+    "lr_scheduler_type", "generation_batch_size",
 }  # fmt: skip
 
 
@@ -122,7 +121,6 @@ OF_WRITE_UPS = {  # what docs/write-ups.md says of them
         "lora_r": 16, "lora_alpha": 32,
     },
     "fast_80gb": {"learning_rate": 1e-5, "max_prompt_length": 512, "max_completion_length": 1024},
-    "unsloth": {"use_unsloth": True, "load_in_4bit": True, "lora_r": 32, "use_vllm": True},
     "a100_x2": {
         "attn_implementation": "sdpa", "tf32": True, "optim": "adamw_torch_fused", "per_device_train_batch_size": 32,
         "generation_batch_size": 64, "dataloader_num_workers": 8, "save_steps": 500, "report_to": "swanlab",
@@ -152,7 +150,7 @@ OF_THE_TASK = {  # a task's own columns
 }
 
 
-@pytest.mark.parametrize("path", [path for path in RECIPES if path.stem != "unsloth"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_runs_dry_on_another_model_and_data(path):
     argv = ["--config", str(path), "--dry_run", "true", *DEMO_FLAGS, *OF_THE_TASK.get(path.stem, [])]
     assert train_grpo.main(argv) == 0
