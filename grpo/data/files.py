@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +18,6 @@ from fsspec.utils import infer_compression
 
 from grpo.core.processes import say
 from grpo.core.text import visible
-from grpo.data.encodings import readings
 from grpo.task.gold import Written
 
 Row: TypeAlias = dict[str, Any]
@@ -27,6 +25,11 @@ Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+BEYOND_LATIN = re.compile(rb"[\x80-\xff]{3}")  # Western words in Latin-1 hardly have three such letters in a row
+NEARLY_JSON: dict[Callable[[str], Any], str] = {  # how a broken row is read, and what to change
+    json.loads: "remove the commas at the ends of lines",
+    ast.literal_eval: "it is written as Python, not as JSON: write it with json.dumps",
+}
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
 
 
@@ -56,7 +59,7 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
     """Read a text file in the encoding that its first bytes show: UTF-8, UTF-16 or UTF-32.
 
     Args:
-        may_be_latin: read a file that fits no other encoding as Windows-1252 (as Latin-1), with a note.
+        may_be_latin: read a file of single letters beyond ASCII as Windows-1252 (as Latin-1), with a note.
     """
     content = _content(path)
     encoding = json.detect_encoding(content)
@@ -65,27 +68,18 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         where = f"line {line}: {error}"
-    likely = readings(content) if encoding == "utf-8" else []
-    if not likely or (likely[0][0] == "cp1252" and not content.decode(errors="ignore").isascii()):
-        raise ValueError(f"{where}; other parts are {encoding.upper()}: correct this one")  # recoding would break them
-    name, piece = likely[0]
-    if may_be_latin and name == "cp1252":
+    is_mixed = not content.decode(errors="ignore").isascii()  # parts are UTF-8
+    if may_be_latin and encoding == "utf-8" and not is_mixed and not BEYOND_LATIN.search(content):
+        text = content.decode("cp1252", errors="replace")
+        word = re.search(r"\w*[^\W\x00-\x7f]\w*", text)
+        shown = f', such as "{word[0][:12]}"' if word else ""
         remedy = "if letters are wrong, save it as UTF-8"
-        say(f'note: {path.name} is not UTF-8, and was read as Windows-1252 (Latin-1), such as "{piece}"; {remedy}')
-        return content.decode("cp1252", errors="replace")
-    shown = ", ".join(f'"{piece}" as {name}' for name, piece in likely)
-    command = f"iconv -f {name.replace('_', '-')} -t utf-8 > utf8{ending(path)}"
+        say(f"note: {path.name} is not UTF-8, and was read as Windows-1252 (Latin-1){shown}; {remedy}")
+        return text
     raise ValueError(
-        f"{where}; it reads {shown}: save it as UTF-8, with the encoding whose text is right, such as with "
-        f"`{_piped(path, command)}`"
+        f"{where}; correct this place, or save the whole file as UTF-8, such as with `iconv -f cp1252 -t utf-8` (for "
+        "Chinese text -f gb18030 or big5, Japanese cp932, Korean cp949, Cyrillic cp1251)"
     )
-
-
-def _piped(path: Path, command: str) -> str:
-    """Return a command line that gives the content of a file, unpacked, to a command."""
-    unpack = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".xz": "xz -dc", ".zst": "zstd -dc", ".zip": "unzip -p"}
-    tool, file = unpack.get(path.suffix.lower()), shlex.quote(str(path))
-    return f"{tool} {file} | {command}" if tool else f"{command} < {file}"
 
 
 def _read_parquet(path: Path) -> Splits:
@@ -113,7 +107,7 @@ def _read_json(path: Path) -> Splits:
         broken = _broken_line(text) if ending(path) in LINES else None
         line, reason, column = broken or (error.lineno, error.msg, error.colno)
         where = f"line {line} is broken JSON ({reason}: character {column})"
-        raise ValueError(where + _remedy(path, text, text.split("\n")[line - 1])) from None
+        raise ValueError(where + _remedy(text.split("\n")[line - 1])) from None
     if len(values) == 1 and isinstance(values[0], dict):
         return _splits_of(values[0])
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
@@ -125,16 +119,12 @@ def _read_json(path: Path) -> Splits:
 
 
 def _splits_of(whole: dict[str, Any]) -> Splits:
-    """Read the rows of one object: lists of rows by name, columns as lists, a table of pandas, or a single row."""
+    """Read the rows of one object: lists of rows by name, columns, or a single row."""
     cells = list(whole.values())
-    if {"columns", "data"} <= whole.keys():  # pandas, orient="split"
-        return {"train": [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]}
     if cells and all(isinstance(column, dict) for column in cells):
-        keys = list(cells[0])  # of rows, unless these are the objects of rows
-        by_column = len(keys) > len(cells) or (keys and all(map(str.isdecimal, keys)))
-        by_row = all(map(str.isdecimal, whole))
-        if by_column and not by_row and all(column.keys() == cells[0].keys() for column in cells):
-            return {"train": [{name: whole[name][key] for name in whole} for key in keys]}
+        keys = list(cells[0])  # of a column's cells, if these are numbers, as pandas writes them; else of a row's
+        if keys and all(map(str.isdecimal, keys)):
+            return {"train": [{name: column[key] for name, column in whole.items()} for key in keys]}
         return {"train": cells}
     tables = {
         name: rows
@@ -143,7 +133,8 @@ def _splits_of(whole: dict[str, Any]) -> Splits:
     }
     if len(cells) > len(tables) and all(isinstance(column, list) for column in cells):
         if len(lengths := sorted({len(column) for column in cells})) > 1:
-            raise ValueError(f"its columns have {' and '.join(map(str, lengths))} cells; give each row all of them")
+            uneven = f"its columns have {' and '.join(map(str, lengths))} cells"
+            raise ValueError(f'{uneven}; write a list of objects (in pandas orient="records")')
         return {"train": [dict(zip(whole, row, strict=True)) for row in zip(*cells, strict=True)]}
     if len(tables) == 1:
         return {"train": next(iter(tables.values()))}
@@ -188,27 +179,15 @@ def _broken_line(text: str) -> tuple[int, str, int] | None:
     return None
 
 
-def _remedy(path: Path, text: str, line: str) -> str:
-    """Return a command that makes JSON of rows that are Python's or end in commas; "" for other faults."""
-    row, output = line.strip().removesuffix(","), f"rows{ending(path)}"
-    if ending(path) in LINES and _is_read(json.loads, row):
-        command = _piped(path, f"sed 's/,[[:space:]]*$//' > {output}")
-        return f"; remove the commas at the ends of lines: `{command}`"
-    if ending(path) in LINES and _is_read(ast.literal_eval, row):
-        code = "[print(json.dumps(ast.literal_eval(row.strip().rstrip(',')))) for row in sys.stdin if row.strip()]"
-    elif _is_read(ast.literal_eval, text.strip()):
-        code = "print(json.dumps(ast.literal_eval(sys.stdin.read().strip())))"
-    else:
-        return ""
-    command = _piped(path, f'python -c "import ast, json, sys; {code}" > {output}')
-    return f"; it is written as Python: write it as JSON, such as with `{command}`"
-
-
-def _is_read(read: Callable[[str], Any], text: str) -> bool:
-    try:
-        return isinstance(read(text), dict | list)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return False
+def _remedy(line: str) -> str:
+    """Return what to change in a line that ends in a comma or is Python's; "" for other faults."""
+    for read, remedy in NEARLY_JSON.items():
+        try:
+            if isinstance(read(line.strip().removesuffix(",")), dict | list):
+                return f"; {remedy}"
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            pass
+    return ""
 
 
 # --- CSV ----------------------------------------------------------------------------------------------------------

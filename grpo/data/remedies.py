@@ -1,13 +1,12 @@
-"""Errors about unusable rows, each with a fix that can be typed as it is."""
+"""Errors about unusable rows, each with a fix."""
 
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from grpo.core.errors import UserError
-from grpo.core.text import listed
+from grpo.core.text import listed, shorten
 from grpo.data.files import Row
 from grpo.task.gold import gold_answer
 
@@ -31,7 +30,6 @@ SIMILAR = {  # other names of these columns, in any letter case
         *("gold", "expected_answer", "reference_answer", "completion"),
     ),
 }
-LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
 
 
 def check_columns(
@@ -87,19 +85,20 @@ def why_none(
     cells = [row.get(question_column) for row in rows]
     asks = any(isinstance(cell, list) or (isinstance(cell, str) and cell.strip()) for cell in cells)
     answers = not needs_gold or any(gold_answer(row.get(answer_column)) for row in rows)
-    columns = (question_column, answer_column) if needs_gold else (question_column,)
-    paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
-    if not answers and (last := _last_message(rows, answer_column)):
-        paths[1] = last
-    nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
-    named = set(columns) - {"question", "prompt", "answer"}
-    if nested:
-        question, *answer = ["row" + "".join(f"[{json.dumps(key)}]" for key in path) for path in paths]
-        gold = "".join(f', "answer": {path}' for path in answer)
+    columns = [question_column, answer_column][: 2 if needs_gold else 1]
+    first = {column: next(filter(None, (row.get(column) for row in rows)), None) for column in columns}
+    objects = [
+        column
+        for column, cell in first.items()
+        if isinstance(cell, dict)
+        or (column == answer_column and isinstance(cell, list) and any(isinstance(item, dict) for item in cell))
+    ]
+    if objects:
+        shown = json.dumps(first[objects[0]], ensure_ascii=False, default=str)
         return (
-            f"{'answer' if answer_column in nested else 'question'}_column: the cells of {' and '.join(nested)} in "
-            f'{label} are objects, not text; save `def prepare(row): return {{"question": {question}{gold}}}` as '
-            f"my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * bool(named)}"
+            f"{'answer' if answer_column in objects else 'question'}_column: the cells of {' and '.join(objects)} in "
+            f"{label} are objects, not text, such as {shorten(shown, 80)}; write a `prepare` that returns the text in "
+            "them (docs/your-own-task.md)"
         )
     marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
     parts = {"question": f"a question in {question_column!r} (as text)"} if answers or not asks else {}
@@ -109,27 +108,3 @@ def why_none(
         f"{list(parts)[-1]}_column: none of the {len(rows)} rows of {label} has {' and '.join(parts.values())}; name "
         "other columns, fix the rows, or write a `prepare`"
     )
-
-
-def _last_message(rows: Sequence[Row], column: str) -> list[str | int]:
-    """Return the keys to the last message's text in a column of conversations, as TRL's `completion`; or []."""
-    cell = next(filter(None, (row.get(column) for row in rows)), None)
-    is_talk = isinstance(cell, list) and isinstance(cell[-1], dict) and isinstance(cell[-1].get("content"), str)
-    return [column, -1, "content"] if is_talk else []
-
-
-def _path(column: str, cell: Any) -> list[str | int]:
-    """Return the keys to the likeliest question or gold answer inside a cell; the column alone if it is text."""
-
-    def leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
-        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
-            for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
-                yield from ((key, *path) for path in leaves(item))
-        elif gold_answer(value):
-            yield ()
-
-    def rank(path: tuple[str | int, ...]) -> int:
-        return LIKELY_KEYS.index(str(path[-1])) if path and path[-1] in LIKELY_KEYS else len(LIKELY_KEYS)
-
-    is_talk = isinstance(cell, list) and any(isinstance(item, dict) and "role" in item for item in cell)
-    return [column, *(() if is_talk else min(leaves(cell), key=rank, default=()))]

@@ -59,6 +59,18 @@ NEED_A_REMEDY = {  # rows, and settings
     "problem": (of(problem=asked, answer=total), {}),
     "problem and solution": (of(problem=asked, solution=total), {}),
     "solution": (of(question=asked, solution=total), {}),
+    "capitals": (of(Question=asked, ANSWER=total), {}),
+    "names of blanks": (of(**{"Prompt ": asked, "Expected_Answer": total}), {}),
+    "messages and solution": (
+        of(messages=lambda a, b: [{"role": "user", "content": asked(a, b)}], solution=total), {},
+    ),
+    "prompt and completion": (of(prompt=asked, completion=total), {}),
+    "prompt and completion as messages": (of(prompt=first(said("role")), completion=last(said("role"))), {}),
+    "template": (of(question=asked, answer=total, template=lambda a, b: "t"), {}),
+}  # fmt: skip
+
+
+OBJECTS = {  # rows, settings
     "object": (of(question=asked, answer=lambda a, b: {"value": a + b}), {}),
     "object of several": (of(question=asked, answer=lambda a, b: {"start": [0], "text": [total(a, b)]}), {}),
     "deep object": (of(question=asked, answer=lambda a, b: [{"unit": "", "of": {"label": a + b}}]), {}),
@@ -71,17 +83,9 @@ NEED_A_REMEDY = {  # rows, and settings
     "object beside messages": (
         of(prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}], answer=lambda a, b: {"value": a + b}), {},
     ),
-    "capitals": (of(Question=asked, ANSWER=total), {}),
-    "names of blanks": (of(**{"Prompt ": asked, "Expected_Answer": total}), {}),
-    "messages and solution": (
-        of(messages=lambda a, b: [{"role": "user", "content": asked(a, b)}], solution=total), {},
-    ),
-    "prompt and completion": (of(prompt=asked, completion=total), {}),
-    "prompt and completion as messages": (of(prompt=first(said("role")), completion=last(said("role"))), {}),
     "completion of messages": (
         of(prompt=first(said("role")), completion=last(said("role"))), {"answer_column": "completion"},
     ),
-    "template": (of(question=asked, answer=total, template=lambda a, b: "t"), {}),
 }  # fmt: skip
 
 
@@ -103,15 +107,22 @@ def test_the_remedy_works_as_it_is_typed(name, dry_run):
     rows, settings = NEED_A_REMEDY[name]
     status, said = dry_run(rows, **settings)
     assert status == 2 and "error: " in said
-    if "save `" in said:
-        Path("my_rows.py").write_text(re.search("save `(.*?)` as my_rows.py", said)[1])
-        settings = {} if "without column names" in said else settings
-    elif name == "template":
+    if name == "template":
         Path("my_rows.py").write_text('def prepare(row):\n    row["theirs"] = row.pop("template")\n    return row\n')
         said = "--prepare my_rows.prepare --allow_custom_rewards true"
     flags = re.findall(r"--[a-z_]+ (?:'[^']+'|[\w.]+)", said)
     status, said = dry_run(rows, *shlex.split(" ".join(flags)), **settings)
     assert status == 0 and "27 training rows" in said and re.search(r"gold answers \"(\d+|A)\"", said), said
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_where_text_belongs_are_shown(name, dry_run):
+    rows, settings = OBJECTS[name]
+    columns = [column for column, cell in rows[0].items() if not isinstance(cell, str) and column != "prompt"]
+    status, said = dry_run(rows, **settings)
+    assert status == 2 and f"the cells of {' and '.join(columns)} in" in said
+    assert f"are objects, not text, such as {json.dumps(rows[0][columns[0]])[:70]}" in said
+    assert "write a `prepare` that returns the text in them" in said
 
 
 def test_one_instruction_for_all_rows_is_named(dry_run):
