@@ -38,9 +38,9 @@ from grpo.data.dataset import load_data
 from grpo.evaluation.before_after import measure_after, measure_alone, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
 from grpo.preflight import preflight
+from grpo.report import hub
 from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
-from grpo.runs import hub
 from grpo.runs.run import open_run
 from grpo.task.prompts import THINK, PromptFormat
 from grpo.training.run_trainer import RunTrainer

@@ -36,9 +36,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from grpo.core.errors import ArgumentParser, UserError  # noqa: E402
-from grpo.evaluation import compare, comparison  # noqa: E402
+from grpo.core.jsonfiles import read_lines, read_value  # noqa: E402
+from grpo.report.files import RunFiles  # noqa: E402
+from grpo.results import comparison  # noqa: E402
 from grpo.runs.directory import holds_run  # noqa: E402
-from grpo.runs.files import RunFiles, read_lines, read_record  # noqa: E402
+from grpo.tools import compare  # noqa: E402
 
 SUMS, HELD_OUT = (ROOT / "assets" / "demo" / f"{name}.jsonl" for name in ("train", "test"))
 SHUFFLED = "{output}/shuffled.jsonl"
@@ -82,7 +84,7 @@ def write_shuffled(file: Path) -> None:
 
 def train(flags: list[str], run: Path, seed: int) -> None:
     """Train one run to its end, unless it is finished; SystemExit with its status where it fails."""
-    if read_record(run, "status") == "finished":
+    if read_value(run / "run.json", "status") == "finished":
         return
     own = ["--seed", str(seed), "--output_dir", str(run), "--run_name", run.name]
     own += ["--resume_from_checkpoint", "auto"] if holds_run(run) else []
@@ -127,7 +129,7 @@ def with_interval(value: float, low: float | None, high: float | None) -> str:
 def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
     """A row for each arm that has finished runs."""
     finished = {
-        arm: {seed: run for seed, run in runs.items() if read_record(run, "status") == "finished"}
+        arm: {seed: run for seed, run in runs.items() if read_value(run / "run.json", "status") == "finished"}
         for arm, runs in arms.items()
     }
     first = next(iter(finished))

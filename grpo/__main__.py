@@ -13,12 +13,12 @@ from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 from grpo.core.processes import ignore_old_names, let_idle_threads_sleep
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
-    "report": ("grpo.runs.report", "write report.html and curves.png of a run"),
-    "xray": ("grpo.evaluation.xray", "score a run's completions, or a file of them, reward by reward"),
-    "compare": ("grpo.evaluation.compare", "show what several runs learned, side by side"),
-    "ask": ("grpo.evaluation.ask", "ask a saved run a question"),
-    "merge": ("grpo.policy.merge", "merge a LoRA adapter into its model"),
-    "publish": ("grpo.runs.hub", "upload a run to the Hub"),
+    "report": ("grpo.tools.report", "write report.html and curves.png of a run"),
+    "xray": ("grpo.tools.xray", "score a run's completions, or a file of them, reward by reward"),
+    "compare": ("grpo.tools.compare", "show what several runs learned, side by side"),
+    "ask": ("grpo.tools.ask", "ask a saved run a question"),
+    "merge": ("grpo.tools.merge", "merge a LoRA adapter into its model"),
+    "publish": ("grpo.tools.publish", "upload a run to the Hub"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 LISTED = "\n".join([USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items())])

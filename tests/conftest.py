@@ -71,7 +71,7 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _without_charts(request, monkeypatch):
     """Drawing is half of a toy run's time; tests of what is drawn, and the runs made once, draw."""
-    from grpo.runs import charts
+    from grpo.report import charts
 
     if request.node.path.stem not in ("test_report", "test_security"):
         monkeypatch.setattr(charts, "image", lambda *_, **__: "")

@@ -25,9 +25,11 @@ from transformers import TrainerCallback
 
 import train_grpo
 from grpo import __main__ as tools
+from grpo.core.jsonfiles import read_lines
 from grpo.evaluation import evaluate
-from grpo.runs import checkpoints, report
-from grpo.runs.files import read_lines, read_run
+from grpo.report import report
+from grpo.report.files import read_run
+from grpo.runs import checkpoints
 from grpo.training import callbacks
 from grpo.training.causes import Cause
 

@@ -20,9 +20,10 @@ import train_grpo
 from grpo.__main__ import main as tool
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.evaluation import comparison, evaluate
+from grpo.evaluation import evaluate
 from grpo.preflight import preflight
-from grpo.runs import charts, report
+from grpo.report import charts, report
+from grpo.results import comparison
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training import console
@@ -168,7 +169,7 @@ def test_data_are_read_without_the_code_beside_them(tiny_run):
 
 
 def test_no_secret_reaches_a_file_or_the_console(learned):
-    """Trackers: tests/runs/test_trackers.py."""
+    """Trackers: tests/report/test_trackers.py."""
     files = [path for path in learned.path.parent.rglob("*") if path.is_file()]
     names = {path.name for path in files}
     assert {"run.json", "report.html", "README.md", "training_args.bin", "trainer_state.json"} <= names

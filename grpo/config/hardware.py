@@ -16,7 +16,7 @@ from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, reason_of
 from grpo.core.settings import given_by
-from grpo.runs import trackers
+from grpo.report import trackers
 from lean_grpo import gpu
 
 NO_GPU = "no CUDA GPU can be used ({reason}), and these settings train {model} in {dtype} on one"

@@ -13,6 +13,7 @@ from typing import Any
 
 from grpo.core import ROOT
 
+LOCK = "run.lock"  # of a run's directory
 LOST = "another process of this run has ended; its own lines or the launcher's say why"
 
 
@@ -87,6 +88,19 @@ def launch() -> str:
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
         return "torchrun [its options as before]"
     return f"torchrun --nproc_per_node={processes}"
+
+
+def is_locked(run: Path) -> bool:
+    """True if a process writes a run there now, or if this user may not test that."""
+    from filelock import FileLock, Timeout  # here: the start of a command does without libraries
+
+    if not (run / LOCK).exists():
+        return False
+    try:
+        with FileLock(run / LOCK, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True
 
 
 def largest(number: int) -> int:

@@ -1,1 +1,1 @@
-"""Measure what a model learned: evaluation, comparison of runs, questions to a saved run, the X-ray."""
+"""Measure what a model learned: evaluations before, while and after training."""

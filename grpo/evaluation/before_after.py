@@ -7,16 +7,16 @@ from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError
+from grpo.core.jsonfiles import read_lines, read_object, write_json
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
-from grpo.evaluation import comparison, curve, evaluate
+from grpo.evaluation import curve, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
+from grpo.results import comparison
 from grpo.rewarding.registry import Rewards
-from grpo.runs import checkpoints
-from grpo.runs.files import read_lines, read_object
 from grpo.runs.run import Run, open_run
 from grpo.task.task import Task
 from grpo.training import causes
@@ -77,7 +77,7 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
         reasons = causes.explain(trainer.state, before.records, after.records, compared) if needed else []
         compared |= {"step": step, "diagnosis": reasons}
-        checkpoints.write_json(run.output / "comparison.json", compared)
+        write_json(run.output / "comparison.json", compared)
         evaluate.print_answers("after training", after.records, trainer.task.prompt.pattern)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
 

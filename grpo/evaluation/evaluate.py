@@ -6,7 +6,6 @@
 
 import contextlib
 import io
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,17 @@ from transformers import PreTrainedModel
 
 from exact_answers import is_right
 from exact_answers.prose import NOT_UNDERSTOOD
+from grpo.core import jsonfiles
 from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.policy.answering import Completion, answer, training_autocast
+from grpo.results.table import HEADINGS, meanings
+from grpo.results.table import rows as rows_of_table
 from grpo.rewarding import probe, registry
 from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.registry import Rewards
-from grpo.runs import checkpoints, results
-from grpo.runs.record import without_nan
 from grpo.runs.run import Run
 from grpo.task.given import how_read, why_right
 from grpo.task.prompts import tokenize
@@ -246,10 +246,8 @@ def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> N
     directory.mkdir(parents=True, exist_ok=True)
     summary, completions = directory / f"eval_{when}.json", directory / f"completions_{when}.jsonl"
     summary.unlink(missing_ok=True)
-    # a column may have cells without a JSON form, such as dates
-    lines = [json.dumps(without_nan(record), ensure_ascii=False, default=str) for record in evaluation.records]
-    checkpoints.write_text(completions, "\n".join([*lines, ""]))
-    checkpoints.write_json(summary, evaluation.summary | {"step": step})
+    jsonfiles.write_lines(completions, evaluation.records)
+    jsonfiles.write_json(summary, evaluation.summary | {"step": step})
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]], pattern: str = "xml") -> None:
@@ -264,13 +262,13 @@ def print_answers(when: str, records: Sequence[dict[str, Any]], pattern: str = "
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
     """Print the summary `only`, or `before` and `after` with their comparison."""
     last = list(summaries.values())[-1]
-    meant = [f"{key.removeprefix('accuracy_')}: {text}" for key, text in results.meanings(last).items()]
+    meant = [f"{key.removeprefix('accuracy_')}: {text}" for key, text in meanings(last).items()]
     caption = "; ".join(meant) or "no accuracy"
     title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
     table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
-    for heading in ["", *(results.HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
+    for heading in ["", *(HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
         table.add_column(heading, justify="right" if heading else "left")
-    for name, cells in results.rows(summaries, comparison or {}).values():
+    for name, cells in rows_of_table(summaries, comparison or {}).values():
         values = [f"{value} ({interval.replace(' to ', '-')})" if interval else value for value, interval in cells[:2]]
         table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
     show(table)

@@ -11,8 +11,8 @@ from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.dataset import Data
 from grpo.data.remedies import PREPARE, reader_of
-from grpo.evaluation.comparison import FEWEST
 from grpo.preflight.plan import Checks, Plan
+from grpo.results.comparison import FEWEST
 from grpo.runs import checkpoints, resume
 from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable

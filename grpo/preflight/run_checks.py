@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from grpo.core.checklist import Check, warn_if
 from grpo.preflight.plan import Checks, Plan
-from grpo.runs import hub
+from grpo.report import hub
 
 CHECKS = Checks()
 

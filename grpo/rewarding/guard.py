@@ -19,10 +19,10 @@ from accelerate.utils import gather_object
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.errors import fault_of
+from grpo.core.jsonfiles import append_line
 from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import show
 from grpo.core.text import for_rich
-from grpo.runs.record import append_line
 from rewards import completion_text
 
 LARGEST = 1e15  # a group's standard deviation squares rewards in float32, and overflows above this

@@ -1,1 +1,1 @@
-"""Keep a run on disk: its directory, record, checkpoints, trackers and report."""
+"""Keep a run on disk: its directory, record, checkpoints."""

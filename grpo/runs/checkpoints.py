@@ -5,13 +5,12 @@ state is missing, and with other samples if the random state is. Therefore a che
 written once the disk holds all others. A checkpoint without a seal does not count.
 """
 
-import contextlib
-import json
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+from grpo.core.jsonfiles import flush, read_value, write_json
 
 SEAL = "complete.json"
 STATE = "trainer_state.json"
@@ -35,37 +34,9 @@ def list_all(run: Path) -> list[Path]:
 def seal(directory: Path, world_size: int, **record: Any) -> None:
     """Seal a checkpoint once the disk holds all of it; the seal also contains `record`."""
     for path in [*directory.rglob("*"), directory]:
-        _flush(path)
+        flush(path)
     write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **record})
-    _flush(directory.parent)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, atomically; other types become text."""
-    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: it contains either all of the text or its old content."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", errors="replace") as file:  # a lone surrogate cannot be encoded
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)  # cut short by a full disk
-    _flush(path.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some file systems cannot do this for directories
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(directory.parent)
 
 
 def delete(directory: Path) -> None:
@@ -96,11 +67,7 @@ def is_sealed(directory: Path) -> bool:
 
 def read_seal(directory: Path) -> dict[str, Any]:
     """Read a checkpoint's seal; {} if it is missing or broken."""
-    try:
-        sealed = json.loads((directory / SEAL).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return sealed if isinstance(sealed, dict) else {}
+    return read_value(directory / SEAL) or {}
 
 
 def problem_with(directory: Path) -> str | None:

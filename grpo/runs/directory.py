@@ -12,10 +12,10 @@ from filelock import FileLock, Timeout
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.core.processes import is_first_process
+from grpo.core.jsonfiles import read_value
+from grpo.core.processes import LOCK, is_first_process, is_locked
 from grpo.core.settings import data_label
 from grpo.runs import checkpoints
-from grpo.runs.files import LOCK, is_locked, read_record
 
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
 
@@ -73,7 +73,7 @@ def is_free(directory: Path) -> bool:
 
 def newest_finished() -> Path | None:
     """Return the finished run under outputs/ with the newest record; None without one."""
-    runs = [path for path in Path("outputs").glob("*/run.json") if read_record(path.parent, "status") == "finished"]
+    runs = [path for path in Path("outputs").glob("*/run.json") if read_value(path, "status") == "finished"]
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
 
@@ -168,8 +168,8 @@ def _resume_newest(run: Path) -> Claim:
         return Claim(str(run), str(newest), tuple(notes))
     if not holds_run(run):
         return Claim(str(run), None, (Check("ok", "checkpoint", f"auto: {run} holds no run yet, so this begins one"),))
-    origin = read_record(run, "settings", "resume_from_checkpoint")
-    broken_off = str(read_record(run, "status")).startswith(("running", "interrupted", "failed"))
+    origin = read_value(run / "run.json", "settings", "resume_from_checkpoint")
+    broken_off = str(read_value(run / "run.json", "status")).startswith(("running", "interrupted", "failed"))
     weights = any(run.glob("*.safetensors"))
     kept = weights or any(map(checkpoints.is_sealed, checkpoints.list_all(run)))
     if broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
@@ -206,14 +206,14 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
         new, lock = not output.exists(), _lock(output)
         if lock is None:
             continue
-        finished = checkpoint is None and read_record(output, "status") == "finished"
+        finished = checkpoint is None and read_value(output / "run.json", "status") == "finished"
         if not (finished or (default_dir and holds_run(output))):
             break
         lock.release()
     else:
         reason = f"already holds a run; {WAYS_OUT}"
         if lock is None:
-            process = read_record(directory, "process")  # none before it trains
+            process = read_value(directory / "run.json", "process")  # none before it trains
             who = f" (process {process['id']} on {process['host']})" if process else ""
             reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
         raise UserError(f"output_dir: {str(directory)!r} {reason}")

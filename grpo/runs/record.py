@@ -1,10 +1,8 @@
 """Write a run's record: `run.json`, files with lines of JSON, and the command that resumes it."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import os
 import platform
 import re
@@ -17,12 +15,15 @@ from typing import Any
 import torch
 
 from grpo.core import processes
+from grpo.core.errors import UserError
+from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.runs import source
-from grpo.runs.checkpoints import step_of, write_json, write_text
-from grpo.runs.files import read_record
+from grpo.runs.checkpoints import SEAL, step_of
 
+# Settings needed to ask a run's model
+SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
 # Results of a finished run, besides the model's files
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
@@ -41,15 +42,6 @@ def resume_command(output: Path, config: Config) -> str:
     return f"{processes.launch()} {shlex.join([config.program, *words])}"
 
 
-def without_nan(value: Any) -> Any:
-    """Replace NaN and infinities by None at any depth, since JSON has no such numbers."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def start_record(directory: Path, config: Config, **values: Any) -> None:
     """Write `run.json` (settings, versions, hardware, commit, and these values) and `source/`.
 
@@ -62,7 +54,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
     if config.training.resume_from_checkpoint:
         checkpoint = Path(config.training.resume_from_checkpoint)
         step, resumed = step_of(checkpoint), checkpoint.parent
-        earlier = read_record(resumed) or {}
+        earlier = read_value(resumed / "run.json") or {}
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
@@ -95,7 +87,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
         "settings": config.settings(),
         "sessions": [*earlier.get("sessions", []), session],
     }
-    write_json(directory / "run.json", without_nan(record))
+    write_json(directory / "run.json", record)
 
 
 def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
@@ -120,26 +112,12 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 
 def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
     """Keep only the earlier file's lines up to this step, without a session's summary."""
-    kept = []
-    text = earlier.read_text(encoding="utf-8", errors="replace") if earlier and earlier.exists() else ""
-    for line in text.split("\n"):
-        with contextlib.suppress(ValueError):  # a half-written line
-            record = json.loads(line)
-            if record.get("step", 0) <= step and "train_runtime" not in record:
-                kept.append(line)
+    lines = valid_lines(earlier) if earlier else []
+    kept = [line for line in lines if line.get("step", 0) <= step and "train_runtime" not in line]
     if kept:
-        write_text(path, "\n".join([*kept, ""]))
+        write_lines(path, kept)
     else:
         path.unlink(missing_ok=True)
-
-
-def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON object, after removing half a line that a killed process may have left."""
-    line = json.dumps(without_nan(record), ensure_ascii=False) + "\n"
-    with path.open("ab+") as file:
-        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        file.write(line.encode("utf-8", errors="replace"))
 
 
 def finish(
@@ -153,10 +131,27 @@ def finish(
         planned: optimizer steps of the whole run; 0 if unknown.
         best_step: the step of the weights that were saved, if they are those of the best checkpoint.
     """
-    record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+    record = read_object(directory / "run.json")
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
     total = sum(session.get("seconds", 0) for session in record["sessions"])
     ended = {"status": status, "seconds": round(total, 1)} | ({} if step is None else {"step": step})
     ended |= {"planned": planned} if planned else {}
     ended |= {} if best_step is None else {"best_step": best_step}
-    write_json(directory / "run.json", without_nan(record | ended))
+    write_json(directory / "run.json", record | ended)
+
+
+def read_prompt(model: Path) -> dict[str, Any] | None:
+    """Return the `prompt`, `shots` and `settings` of a saved model's training; None if no file records them.
+
+    The record is in the model's directory (a run, a merged model), in a checkpoint's seal, or in the run around it (a
+    checkpoint, an earlier end).
+    """
+    for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            prompt, shots = dict(record["prompt"]), list(record["shots"])
+            return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if path == model / "run.json" and path.exists():
+                raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
+    return None

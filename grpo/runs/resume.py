@@ -13,12 +13,11 @@ from datasets import Dataset
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.fingerprint import REST, without_rest
+from grpo.core.jsonfiles import read_value, without_nan
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
 from grpo.runs.directory import LENGTHS
-from grpo.runs.files import read_record
-from grpo.runs.record import without_nan
 
 # Settings that the checkpoint's place in the data or its optimizer state depends on
 MUST_MATCH = (
@@ -69,7 +68,7 @@ def check_rows(checkpoint: str, rows: Dataset) -> None:
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
     """Return the settings and sources that make a run another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
-    then = checkpoints.read_seal(newest) if newest else read_record(run) or {}
+    then = checkpoints.read_seal(newest) if newest else read_value(run / "run.json") or {}
     found = _in_words(changes(then, settings, decisive=True), other_sources(then, sources))
     return {label: text for label, text in found.items() if label != REST}
 
@@ -91,7 +90,7 @@ def changed_since_the_end(
         output: where the resumed run would write.
     """
     run = checkpoint.parent
-    record = read_record(run) or {}
+    record = read_value(run / "run.json") or {}
     ended = record.get("status") == "finished" and record.get("step") == record.get("planned")
     if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
         return None

@@ -21,12 +21,14 @@ from accelerate.utils import broadcast_object_list
 
 from grpo.core import processes
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
+from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
-from grpo.runs import checkpoints, directory, record, report
-from grpo.runs.files import best_weights, read_record
+from grpo.report import report
+from grpo.report.files import best_weights
+from grpo.runs import checkpoints, directory, record
 
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -106,7 +108,7 @@ class Run:
             if self.stopped:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
-                if weights := best_weights(read_record(self.output) or {}):
+                if weights := best_weights(read_value(self.output / "run.json") or {}):
                     say(f"These are the {weights}")
                 if self.early:
                     resume = self.how_to_resume()

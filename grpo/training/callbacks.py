@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from grpo.core.jsonfiles import append_line
 from grpo.core.processes import show
-from grpo.runs import report
-from grpo.runs.record import append_line
+from grpo.report import report
 from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History, collapse
 from grpo.training.run_trainer import RunTrainer
 from rewards import completion_text

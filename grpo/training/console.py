@@ -18,7 +18,7 @@ from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
 from grpo.core.text import decimals, for_rich, printable, short_name, shorten
-from grpo.runs.curves import is_a_rewards_own
+from grpo.report.curves import is_a_rewards_own
 from grpo.task.given import how_read
 from grpo.task.gold import readable
 from grpo.task.task import Task

@@ -39,9 +39,10 @@ from trl.trainer.utils import RepeatSampler
 
 from grpo.core.errors import UserError, fault_of
 from grpo.core.processes import GivenUp, say
+from grpo.report import card, hub, trackers
 from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.isolation import keep_random_states, random_states_kept
-from grpo.runs import checkpoints, hub, model_card, trackers
+from grpo.runs import checkpoints
 from grpo.runs.run import Run
 from grpo.task import given
 from grpo.task.task import Task
@@ -392,7 +393,7 @@ class RunTrainer(LeanGRPOTrainer):
         self.hub_model_id = hub_model_id
         if self.is_world_process_zero() and (output / "run.json").exists():
             try:
-                model_card.complete(output, self.state.global_step)
+                card.complete(output, self.state.global_step)
             except UserError as error:  # a broken file must not cost the checkpoint
                 say(f"note: the model card is TRL's alone ({error})")
 

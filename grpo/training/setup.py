@@ -4,9 +4,10 @@ from typing import Any
 
 from grpo.data.dataset import Data
 from grpo.policy import templates
+from grpo.report import trackers
 from grpo.rewarding import registry
 from grpo.rewarding.stages import StageWeights
-from grpo.runs import resume, trackers
+from grpo.runs import resume
 from grpo.runs.run import Run
 from grpo.task.task import Task
 from grpo.training import callbacks, console

@@ -14,7 +14,7 @@ from helpers_report import Page
 from helpers_runs import LEARNS, ROOT
 
 from grpo.core import processes
-from grpo.runs import report
+from grpo.report import report
 
 IN_PATH = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 LAUNCHED = {"TORCHELASTIC_RUN_ID": "none"}

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 import train_grpo
-from grpo.evaluation import before_after, comparison, evaluate
+from grpo.evaluation import before_after, evaluate
 from grpo.evaluation.evaluate import Evaluation
+from grpo.results import comparison
 from grpo.task import Task
 from grpo.task.prompts import XML
 

@@ -80,7 +80,7 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
 
 def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, monkeypatch):
     evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [{"completion": "old"}]))
-    monkeypatch.setattr(evaluate.checkpoints, "write_json", lambda *_: 1 / 0)
+    monkeypatch.setattr(evaluate.jsonfiles, "write_json", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [{"completion": "new"}]))
     assert not (tmp_path / "eval_after.json").exists()  # the old shares never stand beside the new completions

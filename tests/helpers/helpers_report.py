@@ -3,7 +3,7 @@
 import json
 from html.parser import HTMLParser
 
-from grpo.evaluation import comparison
+from grpo.results import comparison
 
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
 VOID = {"meta", "br", "hr", "link", "img", "input"}

@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from helpers_runs import LEARNS
 
+from grpo.core.processes import LOCK
 from grpo.runs import checkpoints
-from grpo.runs.directory import LOCK
 
 # train_loss: transformers divides the sum since the start of a session by all steps
 CLOCK = ("time/", "step_time", "runtime", "per_second", "train_loss")

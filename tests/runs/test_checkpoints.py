@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers_checkpoints import make_checkpoint
 
+from grpo.core import jsonfiles
 from grpo.runs import checkpoints
 
 
@@ -22,13 +23,14 @@ def test_the_seal_is_written_last_and_flushed(monkeypatch):
     directory, flushed = make_checkpoint("run", 7, sealed=False), []
     (directory / "optimizer_0").mkdir()
     (directory / "optimizer_0/shard").touch()
-    inside, flush = set(directory.rglob("*")) | {directory}, checkpoints._flush
+    inside, flush = set(directory.rglob("*")) | {directory}, checkpoints.flush
 
     def noting(path):
         flush(path)
         flushed.append((path, (directory / "complete.json").exists()))
 
-    monkeypatch.setattr(checkpoints, "_flush", noting)
+    for module in (checkpoints, jsonfiles):
+        monkeypatch.setattr(module, "flush", noting)
     checkpoints.seal(directory, 1)
     assert {path for path, sealed in flushed if not sealed} == inside
     assert [path for path, sealed in flushed if sealed] == [directory, directory.parent]
@@ -97,12 +99,3 @@ def test_one_that_is_being_deleted_is_not_complete(monkeypatch):
         make_checkpoint("run", step)
     checkpoints.rotate(Path("run"), keep=1)
     assert len(seen) == 1 and "no complete.json" in seen[0]
-
-
-def test_write_whole_never_leaves_half_a_file(monkeypatch):
-    path = Path("value.json")
-    checkpoints.write_json(path, {"a": 1})
-    monkeypatch.setattr("os.fsync", lambda descriptor: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        checkpoints.write_json(path, {"a": 2})
-    assert json.loads(path.read_text()) == {"a": 1} and list(Path.cwd().iterdir()) == [path.absolute()]

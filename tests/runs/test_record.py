@@ -1,20 +1,16 @@
 """A run's record: its settings and how it ended, its lines without half a one, and the command that resumes it."""
 
 import json
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
-from helpers_runs import examples
-from helpers_texts import JSON
-from hypothesis import given
-from hypothesis import strategies as st
 
 import train_grpo
 from grpo.config.configure import configure
 from grpo.config.settle import settle
+from grpo.core.jsonfiles import append_line
 from grpo.core.settings import IN_MEMORY
 from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
@@ -46,31 +42,13 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     assert read() == record | {"status": "finished", "seconds": 12.3, "step": 7, "sessions": [session]}
 
 
-@examples(50)
-@given(st.lists(st.dictionaries(st.text(max_size=6), JSON, max_size=3), max_size=5), st.binary(max_size=20))
-def test_lines_come_back_whatever_is_half_written_between(written, torn):
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "lines.jsonl"
-        for record in written:
-            records.append_line(path, record)
-            with path.open("ab") as file:  # the process was killed in the middle of the next line
-                file.write(torn.replace(b"\n", b""))
-        records.append_line(path, {"last": 1})
-        lines = path.read_bytes().decode().split("\n")
-    assert lines.pop() == "" and len(lines) == len(written) + 1
-    for line, record in zip(lines, written, strict=False):
-        expected = json.dumps(records.without_nan(record), ensure_ascii=False)
-        assert line.encode() == expected.encode("utf-8", errors="replace")
-        assert json.loads(line, parse_constant=pytest.fail) is not None
-
-
 def test_resuming_keeps_lines_up_to_its_checkpoint():
     make_checkpoint("r", 4)
     for step in (2, 4):
-        records.append_line(Path("r/metrics.jsonl"), {"step": step, "loss": step})
-    records.append_line(Path("r/metrics.jsonl"), {"step": 4, "train_runtime": 9.0})
+        append_line(Path("r/metrics.jsonl"), {"step": step, "loss": step})
+    append_line(Path("r/metrics.jsonl"), {"step": 4, "train_runtime": 9.0})
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
-        records.append_line(Path("r") / name, {"step": 6, "name": "later"})
+        append_line(Path("r") / name, {"step": 6, "name": "later"})
     with Path("r/metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "hal')
     earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "seconds": 10.0}]}
@@ -91,7 +69,7 @@ def test_a_run_that_begins_anew_keeps_no_lines():
     """As `auto` does where a run was killed before its first checkpoint."""
     Path("r").mkdir()
     for name in ("metrics.jsonl", "alarms.jsonl"):
-        records.append_line(Path("r") / name, {"step": 1})
+        append_line(Path("r") / name, {"step": 1})
     records.start_record(Path("r"), config())
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
 

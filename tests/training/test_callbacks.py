@@ -13,7 +13,8 @@ from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
 
 import train_grpo
-from grpo.runs import checkpoints, report
+from grpo.report import report
+from grpo.runs import checkpoints
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training.callbacks import LiveReport, MetricsFile

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from trl.trainer import grpo_trainer
 
+from grpo.report.curves import is_a_rewards_own, read_curves
 from grpo.rewarding import guard, stages
-from grpo.runs.curves import is_a_rewards_own, read_curves
 from grpo.training import callbacks, run_trainer
 
 

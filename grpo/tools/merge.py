@@ -11,9 +11,9 @@ from transformers.utils import logging
 
 from grpo.core import ROOT
 from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.jsonfiles import write_json
 from grpo.policy.loading import loads
-from grpo.runs.checkpoints import write_json
-from grpo.runs.files import read_prompt
+from grpo.runs.record import read_prompt
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:

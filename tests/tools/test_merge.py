@@ -14,8 +14,8 @@ from transformers.utils import logging
 
 import train_grpo
 from grpo.__main__ import main
-from grpo.policy.merge import merge
 from grpo.runs import directory
+from grpo.tools.merge import merge
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 

@@ -1,7 +1,4 @@
-"""Check access to the Hub before training, and upload a run afterwards.
-
-python -m grpo publish RUN NAME
-"""
+"""Check access to the Hub before training, and upload a run afterwards."""
 
 import json
 import tempfile
@@ -14,11 +11,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core import processes
 from grpo.core.checklist import Check
-from grpo.core.errors import ArgumentParser, UserError, one_line
+from grpo.core.errors import UserError, one_line
+from grpo.core.jsonfiles import read_object, write_json, write_text
 from grpo.core.text import without_folders
-from grpo.runs import report
-from grpo.runs.checkpoints import write_json, write_text
-from grpo.runs.files import read_object, read_run
+from grpo.report import report
+from grpo.report.files import read_run
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
 # Uploaded files of a run, by extension: only at its top, so no pickle, lock, checkpoint or source/
@@ -89,15 +86,3 @@ def _copy_public(run: Path, folder: Path) -> None:
         write_json(folder / "run.json", record)
     if (run / "report.html").exists():
         report.write_page(read_run(folder), public=True)
-
-
-def main(argv: list[str]) -> int:
-    """Run `python -m grpo publish` and return its exit status."""
-    parser = ArgumentParser(
-        prog="python -m grpo publish", description="Upload a run to the Hub, without checkpoints and completions."
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="the directory of a run, or of a merged model")
-    parser.add_argument("name", metavar="NAME", help="your-name/your-model; made (public) if it does not exist")
-    given = parser.parse_args(argv)
-    print(f"Uploaded to {publish(given.run, given.name)}")
-    return 0

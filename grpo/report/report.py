@@ -1,7 +1,4 @@
-"""Draw `report.html` and `curves.png` of a run.
-
-python -m grpo report RUN_DIR
-"""
+"""Draw `report.html` and `curves.png` of a run."""
 
 import functools
 import shlex
@@ -12,13 +9,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from grpo.core import ROOT
-from grpo.core.errors import ArgumentParser, reason_of
+from grpo.core.errors import reason_of
+from grpo.core.jsonfiles import write_text
 from grpo.core.text import short_name
-from grpo.runs import charts
-from grpo.runs.checkpoints import write_text
-from grpo.runs.curves import is_a_rewards_own
-from grpo.runs.files import RunFiles, read_run
-from grpo.runs.results import HEADINGS
+from grpo.report import charts
+from grpo.report.curves import is_a_rewards_own
+from grpo.report.files import RunFiles, read_run
+from grpo.results.table import HEADINGS
 from grpo.task.given import Share, distribution, how_read, repeat, why_right
 
 REFRESH = 30  # least seconds between two versions of the page while a run trains
@@ -138,12 +135,3 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
     path = run.directory / "report.html"
     write_text(path, text + "\n")  # a browser may load the page at any moment
     return path
-
-
-def main(argv: list[str]) -> int:
-    """Run `python -m grpo report` and return its exit status."""
-    parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
-    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
-    report = write(parser.parse_args(argv).run)
-    print(*[path for path in (report, report.with_name("curves.png")) if path.exists()], sep="\n")
-    return 0

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grpo.core.text import printable, short_name
-from grpo.runs.curves import Curve
+from grpo.report.curves import Curve
 
 # Mid-tones, readable on light and dark backgrounds
 COLORS = {"accent": "#2f85b3", "earlier": "#8b959b", "text": "#747e85", "good": "#2c9664", "bad": "#cf5b47"}

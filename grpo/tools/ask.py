@@ -13,13 +13,13 @@ from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
 from grpo.policy import answering
 from grpo.policy.loading import loads
-from grpo.policy.merge import load_base
 from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
-from grpo.runs.files import read_prompt
+from grpo.runs.record import read_prompt
 from grpo.task import prompts
 from grpo.task.given import how_read
 from grpo.task.prompts import PromptFormat
+from grpo.tools.merge import load_base
 
 
 def answer(model_dir: Path, question: str) -> str:

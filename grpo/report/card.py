@@ -8,9 +8,9 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from grpo.core.text import short_name
-from grpo.runs import charts
-from grpo.runs.files import RunFiles, read_run
-from grpo.runs.results import HEADINGS
+from grpo.report import charts
+from grpo.report.files import RunFiles, read_run
+from grpo.results.table import HEADINGS
 
 LINK = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
 PROMPT_NOTE = "Ask it with the prompt of its training, which is below.\n\n## Training procedure"

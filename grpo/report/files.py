@@ -4,7 +4,6 @@ A run can be read while it trains, after it was killed, or on another machine. M
 only if they were measured with the weights that the run saved, so results of an earlier end are ignored.
 """
 
-import json
 import platform
 import re
 import shlex
@@ -12,16 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from grpo.core.errors import UserError
-from grpo.runs import results
-from grpo.runs.checkpoints import SEAL
-from grpo.runs.curves import Curve, read_curves
-
-LOCK = "run.lock"
-# Settings needed to ask a run's model
-SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
+from grpo.core.jsonfiles import read_lines, read_object, read_value
+from grpo.core.processes import is_locked
+from grpo.report.curves import Curve, read_curves
+from grpo.results import table
 
 
 @dataclass(frozen=True)
@@ -65,14 +59,14 @@ class RunFiles:
         return best_weights(self.record)
 
     @property
-    def results(self) -> dict[str, results.Row]:
+    def results(self) -> dict[str, table.Row]:
         """The rows of the results table, by the key in eval_*.json."""
-        return results.rows(self.evaluations, self.comparison)
+        return table.rows(self.evaluations, self.comparison)
 
     @property
     def meanings(self) -> dict[str, str]:
         """What lenient and strict accuracy are in this run, by their key in eval_*.json."""
-        return results.meanings(list(self.evaluations.values())[-1]) if self.evaluations else {}
+        return table.meanings(list(self.evaluations.values())[-1]) if self.evaluations else {}
 
     @property
     def changes(self) -> list[str]:
@@ -102,7 +96,7 @@ def read_run(run: Path) -> RunFiles:
     trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
     step = record["step"] if record.get("step") is not None else max(trained, default=0)
     status = _status(run, record)
-    evaluations = {when: read_object(run / f"eval_{when}.json") for when in results.HEADINGS}
+    evaluations = {when: read_object(run / f"eval_{when}.json") for when in table.HEADINGS}
     comparison = read_object(run / "comparison.json")
     saved = record.get("best_step", step)
     if evaluations["after"].get("step") != saved:
@@ -129,45 +123,9 @@ def _status(run: Path, record: dict[str, Any]) -> str:
     return "killed" if status == "running" and here and not is_locked(run) else status
 
 
-# --- Single files -------------------------------------------------------------------------------------------------
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file with one JSON object per line; [] without a file."""
-    # not splitlines(): completions may contain U+2028. A killed run may leave half a line after the last newline
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
-    return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file's JSON object; {} without a file."""
-    return _object(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else {}
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is not a JSON object; remove it to read the run without it")
-    return value
-
-
-def read_record(run: str | Path, *keys: str) -> Any:
-    """Return the value under these keys in `run.json`; None without it, or if the file is broken."""
-    try:
-        value: Any = read_object(Path(run) / "run.json")
-        for key in keys:
-            value = value[key]
-    except (OSError, UserError, KeyError, TypeError):
-        return None
-    return value
-
-
 def resume_command(run: Path) -> str | None:
     """Return the command in a run's record that resumes it, with the directory's present path."""
-    command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
+    command, then = read_value(run / "run.json", "resume"), read_value(run / "run.json", "settings", "output_dir")
     if not command or not then or Path(then).resolve() == run.resolve():
         return command
     for path in (then, f"{then}/", f"./{then}", f"./{then}/"):
@@ -176,31 +134,3 @@ def resume_command(run: Path) -> str | None:
                 old, new = (shlex.join(word.format(where) for word in words) for where in (path, run))
                 command = re.sub(rf"(?<= ){re.escape(old)}(?= |$)", new.replace("\\", r"\\"), command)
     return command
-
-
-def read_prompt(model: Path) -> dict[str, Any] | None:
-    """Return the `prompt`, `shots` and `settings` of a saved model's training; None if no file records them.
-
-    The record is in the model's directory (a run, a merged model), in a checkpoint's seal, or in the run around it (a
-    checkpoint, an earlier end).
-    """
-    for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            prompt, shots = dict(record["prompt"]), list(record["shots"])
-            return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if path == model / "run.json" and path.exists():
-                raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
-    return None
-
-
-def is_locked(run: Path) -> bool:
-    """True if a process writes a run there now, or if this user may not test that."""
-    if not (run / LOCK).exists():
-        return False
-    try:
-        with FileLock(run / LOCK, timeout=0):
-            return False
-    except (Timeout, OSError):
-        return True

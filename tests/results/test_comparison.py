@@ -7,8 +7,8 @@ import pytest
 import scipy
 
 from grpo.core.errors import UserError
-from grpo.evaluation import comparison
-from grpo.evaluation.comparison import compare, mcnemar, tango
+from grpo.results import comparison
+from grpo.results.comparison import compare, mcnemar, tango
 
 
 def rows(*flags):

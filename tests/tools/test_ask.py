@@ -10,8 +10,8 @@ import pytest
 from helpers_runs import DEMO
 
 from grpo.__main__ import main
-from grpo.evaluation import ask
 from grpo.task.prompts import XML
+from grpo.tools import ask
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 

@@ -7,7 +7,7 @@ import pytest
 from helpers_texts import GOOD
 
 from grpo.__main__ import main as tool
-from grpo.evaluation import xray
+from grpo.tools import xray
 from rewards import THINK_FORMAT, XML_COT_FORMAT
 
 THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")

@@ -8,7 +8,7 @@ import scipy
 from helpers_report import change, write_learner
 
 from grpo.__main__ import main as tool
-from grpo.evaluation import comparison
+from grpo.results import comparison
 
 
 @pytest.fixture

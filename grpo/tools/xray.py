@@ -18,11 +18,12 @@ from typing import Any
 
 from exact_answers import is_right
 from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.jsonfiles import read_object
 from grpo.core.text import decimals, printable, short_name, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
+from grpo.report.files import read_run
 from grpo.rewarding import probe, registry
-from grpo.runs import files
 from grpo.task.given import how_read, most_given, why_right
 from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
 from grpo.task.prompts import XML, PromptFormat
@@ -81,7 +82,7 @@ def file_of(path: Path) -> Path:
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
-    evaluations = files.read_run(path).evaluations
+    evaluations = read_run(path).evaluations
     for when in ("after", "before", "only"):
         if when in evaluations and (path / f"completions_{when}.jsonl").is_file():
             return path / f"completions_{when}.jsonl"
@@ -94,7 +95,7 @@ def task_of(file: Path) -> Task:
     if not path.is_file():
         return Task(XML)
     try:
-        record = files.read_object(path)
+        record = read_object(path)
         judge = record["settings"].get("judge")
         return Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
     except (UserError, ValueError, LookupError, TypeError):

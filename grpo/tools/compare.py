@@ -17,10 +17,10 @@ from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.fingerprint import without_rest
 from grpo.core.processes import show
 from grpo.core.text import counted, decimals, for_rich, shorten
-from grpo.evaluation import comparison
-from grpo.evaluation.comparison import mean_interval
+from grpo.report.files import RunFiles, read_run
+from grpo.results import comparison
+from grpo.results.comparison import mean_interval
 from grpo.runs import resume
-from grpo.runs.files import RunFiles, read_run
 
 Answer: TypeAlias = dict[str, Any]  # a line of completions_*.jsonl
 # A measure's key in comparison.json and in eval_*.json; without gold answers, rewards replace accuracies

@@ -8,7 +8,7 @@ from helpers_report import change, write_run
 from huggingface_hub import ModelCard
 from trl.trainer.utils import generate_model_card
 
-from grpo.runs import model_card
+from grpo.report import card as model_card
 
 BASE = "Qwen/Qwen2.5-0.5B-Instruct"
 

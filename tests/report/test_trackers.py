@@ -15,7 +15,7 @@ from trl.trainer import grpo_trainer
 
 import train_grpo
 from grpo.core.errors import UserError
-from grpo.runs import trackers
+from grpo.report import trackers
 
 VARIABLES = ("WANDB_MODE", "WANDB_API_KEY", "HF_TOKEN")
 

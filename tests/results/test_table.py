@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo.runs.results import meanings, rows
+from grpo.results.table import meanings, rows
 
 ACCURACIES = {"accuracy_lenient": 0.5, "accuracy_strict": 0.25}
 FORMATS = {"format_strict": 1.0, "format_soft": 1.0}

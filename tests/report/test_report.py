@@ -12,9 +12,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from grpo.core.errors import UserError
-from grpo.runs import charts, report
-from grpo.runs.curves import Curve
-from grpo.runs.files import read_run
+from grpo.report import charts, report
+from grpo.report.curves import Curve
+from grpo.report.files import read_run
 
 
 @pytest.fixture

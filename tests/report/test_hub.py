@@ -15,7 +15,7 @@ from huggingface_hub.utils import http_backoff
 import train_grpo
 from grpo.__main__ import main as tool
 from grpo.core import processes
-from grpo.runs import charts, hub
+from grpo.report import charts, hub
 
 PUSHES = {"push_to_hub": "true", "hub_model_id": "me/x", "eval_samples": "2"}
 MODEL = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}

@@ -1,0 +1,1 @@
+"""Show a run, as pure functions of its files: report, curves, card; trackers and the Hub."""

@@ -1,0 +1,18 @@
+"""`python -m grpo publish RUN NAME`: upload a run to the Hub."""
+
+from pathlib import Path
+
+from grpo.core.errors import ArgumentParser
+from grpo.report.hub import publish
+
+
+def main(argv: list[str]) -> int:
+    """Run `python -m grpo publish` and return its exit status."""
+    parser = ArgumentParser(
+        prog="python -m grpo publish", description="Upload a run to the Hub, without checkpoints and completions."
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="the directory of a run, or of a merged model")
+    parser.add_argument("name", metavar="NAME", help="your-name/your-model; made (public) if it does not exist")
+    given = parser.parse_args(argv)
+    print(f"Uploaded to {publish(given.run, given.name)}")
+    return 0

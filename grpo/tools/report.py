@@ -1,0 +1,15 @@
+"""`python -m grpo report RUN_DIR`: write a run's report and its curves."""
+
+from pathlib import Path
+
+from grpo.core.errors import ArgumentParser
+from grpo.report.report import write
+
+
+def main(argv: list[str]) -> int:
+    """Run `python -m grpo report` and return its exit status."""
+    parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
+    page = write(parser.parse_args(argv).run)
+    print(*[path for path in (page, page.with_name("curves.png")) if path.exists()], sep="\n")
+    return 0
