@@ -70,7 +70,6 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert record["resume"].startswith("python my_dates.py --use_cpu true")
     assert Path(runs[0], "source/my_dates.py").read_bytes() == Path("my_dates.py").read_bytes()
     assert Path(runs[0], "source/rewards.py").exists() and record["code"]["shorter"].startswith("def shorter(")
-    assert "def shorter(" in Path(runs[0], "README.md").read_text()
     assert "More for shorter texts" in Path(runs[0], "report.html").read_text()
     capfd.readouterr()
 
@@ -180,9 +179,8 @@ def test_a_task_written_into_the_script_is_read_by_every_tool(script, capfd):
     assert all(
         {"lenient", "rewards", "row", "read"} <= line.keys() and "closeness" in line["rewards"] for line in answers
     )
-    for page in ("report.html", "README.md"):
-        text = (run / page).read_text()
-        assert "def closeness" in text and "def from_chat" in text and "Right if the last number is." in text
+    text = (run / "report.html").read_text()
+    assert "def closeness" in text and "def from_chat" in text and "Right if the last number is." in text
 
     assert tool(["xray", str(run)]) == 0
     assert "right (by near)" in (said := shown(capfd)) and "closeness" in said

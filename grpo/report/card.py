@@ -1,4 +1,4 @@
-"""Append a section to TRL's model card: results, data, rewards with their code, prompt, settings."""
+"""Append a section to TRL's model card: results, data, rewards, prompt and a link to the report."""
 
 import os
 import textwrap
@@ -14,10 +14,11 @@ from grpo.results.table import HEADINGS
 
 LINK = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
 PROMPT_NOTE = "Ask it with the prompt of its training, which is below.\n\n## Training procedure"
+FOOTER = "Curves, settings and the code of the rewards: [report.html](report.html)."
 
 
 def complete(directory: Path, step: int) -> None:
-    """Append results and settings of the run to TRL's model card, `README.md`, without paths of this machine.
+    """Append results and training of the run to TRL's model card, `README.md`, without paths of this machine.
 
     In TRL's part, name a base model that is a local directory, and refer to the prompt.
 
@@ -27,8 +28,8 @@ def complete(directory: Path, step: int) -> None:
     run, card = read_run(directory), ModelCard.load(directory / "README.md")
     if (directory / "adapter_config.json").exists():
         card.data.library_name = "peft"
-    lines = [*_results(run), *_training(run, step), *_code(run), *_settings(run)]
-    text = card.text.rstrip("\n").replace(LINK, f"`{_public(run.settings.get('model_name_or_path'))}`")
+    lines = [*_results(run), *_training(run, step), FOOTER]
+    text = card.text.rstrip("\n").replace(LINK, f"`{_public(str(run.settings.get('model_name_or_path')))}`")
     card.text = "\n".join([text.replace("## Training procedure", PROMPT_NOTE, 1), "", *lines])
     card.save(directory / "README.md")
 
@@ -76,26 +77,9 @@ def _training(run: RunFiles, step: int) -> list[str]:
     return [*lines, ""]
 
 
-def _code(run: RunFiles) -> list[str]:
-    """Return the code of each reward, of the judge and of `prepare`, folded."""
-    code, lines = run.record.get("code") or {}, ["## Code", ""]
-    for label, text in code.items():
-        lines += ["<details>", f"<summary>{short_name(label)}</summary>", "", _indented(text), "", "</details>", ""]
-    return lines if code else []
-
-
-def _settings(run: RunFiles) -> list[str]:
-    """Return each setting with its source, folded."""
-    origin = run.record.get("origin") or {}
-    rows = [f"| {key} | `{_public(run.settings.get(key))}` | {source} |" for key, source in origin.items()]
-    head = ["## Settings", "", "<details>", "<summary>value, and source</summary>", "", "| | value | from |"]
-    return [*head, "| :-- | :-- | :-- |", *rows, "", "</details>", ""] if rows else []
-
-
-def _public(value: Any) -> str:
-    """Format a setting's value for a cell; of a path on this machine only the last name."""
-    is_path = isinstance(value, str) and (os.path.isabs(value) or os.path.exists(value))
-    return " ".join(str(Path(value).name if is_path else value).replace("|", "\\|").split())
+def _public(value: str) -> str:
+    """Return the name of a model or of data; of a path on this machine only its last part."""
+    return Path(value).name if os.path.isabs(value) or os.path.exists(value) else value
 
 
 def _indented(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The model card is TRL's with the verdict, the results, the rewards and no path of this machine."""
+"""The model card is TRL's with the verdict, the results, the rewards, a link and no path of this machine."""
 
 import json
 from pathlib import Path
@@ -43,20 +43,15 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in section
     assert "`int` × 1, `own.brevity` × 0.25" in section
     assert "Prompt:\n\n    Respond so:\n    ```\n    plain\n" in section and "completion:\n\n    plain\n" in section
-    assert "<summary>plain</summary>\n\n    def plain(completions):\n        return plain\n" in section
-    assert "| max_steps | `24` | flag |" in section
+    assert section.endswith("the rewards: [report.html](report.html).") and "| max_steps" not in section
 
 
 def test_paths_of_this_machine_stay_here(complete, tmp_path):
     (rows := tmp_path / "rows.csv").touch()
     (model := tmp_path / "model").mkdir()
-    origin = {"origin": {"dataset_name": "flag", "output_dir": "flag", "system_prompt": "recipe"}}
-    given = {"dataset_name": str(rows), "model_name_or_path": str(model), "output_dir": str(tmp_path / "run")}
-    given["system_prompt"] = "Think, | then\nanswer. " * 50  # no name of a file
-    card, section = complete(record=origin, **given)
+    card, section = complete(dataset_name=str(rows), model_name_or_path=str(model), output_dir=str(tmp_path / "run"))
     assert "- Data: `rows.csv`" in section and "- Base model: `model`, a local directory" in section
-    assert "| system_prompt | `Think, \\| then answer. Think" in section
-    assert "| output_dir | `run` | flag |" in section and str(tmp_path) not in card.content
+    assert str(tmp_path) not in card.content
 
 
 def test_an_adapter_is_loaded_by_peft(complete):
@@ -80,4 +75,4 @@ def test_trl_writes_its_part_with_names_that_exist(learned):
     assert (
         "a fine-tuned version of `model`." in stock and "prompt of its training" in stock.partition("## Training p")[0]
     )
-    assert "a local directory" in section and "## Code\n" in section
+    assert "a local directory" in section and "[report.html]" in section
