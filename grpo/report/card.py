@@ -3,7 +3,6 @@
 import os
 import textwrap
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import ModelCard
 
