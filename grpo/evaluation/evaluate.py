@@ -23,7 +23,7 @@ from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
-from grpo.policy.answering import Completion, answer, training_autocast
+from grpo.policy.answering import Policy
 from grpo.results.table import HEADINGS, meanings
 from grpo.results.table import rows as rows_of_table
 from grpo.rewarding import probe, registry
@@ -31,10 +31,8 @@ from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.registry import Rewards
 from grpo.runs.run import Run
 from grpo.task.given import how_read, why_right
-from grpo.task.prompts import tokenize
 from grpo.task.task import Task
 from grpo.training.console import show_answer
-from lean_grpo.sampling import Sampling
 
 COLUMN_OF = {  # key in eval_*.json → column in the records
     "accuracy_strict": "strict",
@@ -97,25 +95,18 @@ def measure(
     """
     start = time.perf_counter()
     training, k = config.training, config.script.eval_num_samples
-    prompts, rows = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs), data.held_out.to_list()
-    limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
-    drawn: list[Completion] = []
-    with training_autocast(training, model):
-        check = run.check if run else lambda: None
-        greedy = answer(model, tokenizer, prompts, limit, batch_size, check=check)
-        if k > 1:
-            many = [prompt for prompt in prompts for _ in range(k)]
-            drawn = answer(model, tokenizer, many, limit, batch_size, Sampling.of(training), training.seed, check)
-
-    def text_of(ids: list[int]) -> str:
-        return task.prompt.prefill + tokenizer.decode(ids, skip_special_tokens=True)
+    policy = Policy.in_training(model, tokenizer, training, task.prompt.prefill)
+    rows, check = data.held_out.to_list(), run.check if run else lambda: None
+    questions = [row["prompt"] for row in rows]
+    answers = policy.answer(questions, check)
+    samples = policy.sample(questions, k, check) if k > 1 else []
 
     records: list[dict[str, Any]] = []
-    for index, (row, (ids, truncated)) in enumerate(zip(rows, greedy, strict=True)):
-        record = {"question": row["question"], "answer": row["answer"], "completion": text_of(ids)}
-        record |= {"truncated": truncated, "tokens": len(ids) - (not truncated)}
-        if k > 1:
-            record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
+    for index, (row, given) in enumerate(zip(rows, answers, strict=True)):
+        record = {"question": row["question"], "answer": row["answer"], "completion": given.text}
+        record |= {"truncated": given.truncated, "tokens": given.tokens}
+        if samples:
+            record["samples"] = [drawn.text for drawn in samples[index]]
         # the other columns, for the user's rewards
         record["row"] = {key: value for key, value in row.items() if key not in ("prompt", "question", "answer")}
         records.append(record)
@@ -125,7 +116,7 @@ def measure(
         notes["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
     columns = probe.columns_of(
-        rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task.prompt.chat
+        rows, [given.text for given in answers], [given.ids for given in answers], task.prompt.chat
     )
     notes |= add_rewards(records, _scores(rewards, columns, task, run), registry.weights_of(config, rewards))
     task.forget()

@@ -1,11 +1,11 @@
-"""Let a policy answer questions, on all processes: for evaluations and `python -m grpo ask`.
+"""A policy answers questions, on all processes: for evaluations and `python -m grpo ask`.
 
 It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for models that these do not support.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.state import PartialState
@@ -15,10 +15,133 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from trl import GRPOConfig
 
 from grpo.core.processes import GivenUp, largest, say
+from grpo.task.prompts import Prompt, tokenize
 from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
 
-Completion = tuple[list[int], bool]  # token ids including the end token, and whether the completion was cut off
+
+class Completion(NamedTuple):
+    """A completion of a prompt."""
+
+    text: str  # begins with the text that the prompt ends in (`prefill`); without special tokens
+    ids: list[int]  # including the end token
+    truncated: bool  # True if it was cut off at the limit
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens without the end token."""
+        return len(self.ids) - (not self.truncated)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model that answers questions in the way of its training. The processes share the questions.
+
+    Attributes:
+        limit: the most tokens of a completion.
+        batch_size: questions that a process answers at once.
+        number: the number format of autocast; None: no autocast.
+        template_kwargs: GRPOConfig's chat_template_kwargs.
+        prefill: the text that prompts end in and completions begin with.
+        sampling, seed: how `sample` draws.
+    """
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    limit: int
+    batch_size: int = 1
+    number: torch.dtype | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    prefill: str = ""
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+
+    @classmethod
+    def in_training(cls, model: Any, tokenizer: PreTrainedTokenizerBase, args: GRPOConfig, prefill: str) -> "Policy":
+        """Make the policy of these settings, in their number format also if accelerate has not wrapped the model."""
+        return cls(
+            model,
+            tokenizer,
+            limit=args.max_completion_length or 0,
+            batch_size=args.per_device_eval_batch_size,
+            number=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
+            template_kwargs=args.chat_template_kwargs if isinstance(args.chat_template_kwargs, dict) else {},
+            prefill=prefill,
+            sampling=Sampling.of(args),
+            seed=args.seed,
+        )
+
+    def answer(self, questions: Sequence[Prompt], check: Callable[[], Any] = lambda: None) -> list[Completion]:
+        """Answer each question greedily, in order. Each process returns all answers.
+
+        Args:
+            questions: prompts, as `Task.ask` builds them.
+            check: called after each token; if it raises GivenUp in one process, all raise it.
+        """
+        return self.complete(self._tokens(questions), check=check)
+
+    def sample(
+        self, questions: Sequence[Prompt], count: int, check: Callable[[], Any] = lambda: None
+    ) -> list[list[Completion]]:
+        """Draw `count` answers to each question, as in rollouts. The global random state is kept."""
+        many = [ids for ids in self._tokens(questions) for _ in range(count)]
+        drawn = self.complete(many, self.sampling, check)
+        return [drawn[start : start + count] for start in range(0, len(drawn), count)]
+
+    def _tokens(self, questions: Sequence[Prompt]) -> list[list[int]]:
+        return tokenize(questions, self.tokenizer, dict(self.template_kwargs))
+
+    def complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling | None = None,
+        check: Callable[[], Any] = lambda: None,
+    ) -> list[Completion]:
+        """Complete each prompt (token ids) once, in order; greedily if `sampling` is None.
+
+        Prompts are sorted by length internally, so that there is little padding.
+        """
+        model, tokenizer = unwrapped(self.model), self.tokenizer
+        state, ends = PartialState(), end_tokens(model.generation_config, tokenizer)
+        order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+        share = order[state.process_index :: state.num_processes]
+        if why := reason_against(model, sampling):
+            say(f"note: model.generate answers the questions, because {why}")
+        hidden = len(share) < 2 or not state.is_main_process
+        # None: hidden without a terminal
+        bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)
+        device = model.device.type
+        autocast = torch.autocast(device, self.number or torch.bfloat16, enabled=self.number is not None)
+        devices = [model.device] if device == "cuda" else []
+        done: list[tuple[int, list[int]]] = []
+        given_up = False
+
+        def each_token(rows: int) -> None:
+            bar.update(rows)
+            check()
+
+        try:
+            with (
+                bar,
+                autocast,
+                sampling_mode(model),
+                torch.random.fork_rng(devices, enabled=sampling is not None),
+            ):
+                if sampling:
+                    torch.manual_seed(self.seed + state.process_index)
+                for start in range(0, len(share), self.batch_size):
+                    batch = share[start : start + self.batch_size]
+                    inputs = model, tokenizer, [prompts[index] for index in batch], ends, self.limit, sampling
+                    done += zip(batch, (complete_by_generate if why else complete)(*inputs, each_token), strict=True)
+        except GivenUp:
+            given_up = True
+        if largest(given_up):
+            raise GivenUp
+        return [self._completion(ids, ids[-1] not in ends) for _, ids in sorted(gather_object(done))]
+
+    def _completion(self, ids: list[int], truncated: bool) -> Completion:
+        text = self.prefill + str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        return Completion(text, ids, truncated)
 
 
 def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -26,65 +149,6 @@ def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase)
     declared: Any = generation.eos_token_id
     declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
-
-
-def training_autocast(training: GRPOConfig, model: Any) -> torch.autocast:
-    """Compute in the run's number format, also with a model that accelerate has not wrapped."""
-    number = torch.bfloat16 if training.bf16 else torch.float16
-    return torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16)
-
-
-def answer(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    batch_size: int,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-    check: Callable[[], Any] = lambda: None,
-) -> list[Completion]:
-    """Complete each prompt once, in order; greedily if `sampling` is None.
-
-    The processes share the prompts, and each returns all completions. The global random state is kept.
-
-    Args:
-        prompts: token ids. They are sorted by length internally, so that there is little padding.
-        max_new_tokens: the limit at which a completion is cut off.
-        batch_size: rows computed at once.
-        seed: seed of the samples.
-        check: called after each token; if it raises GivenUp in one process, all raise it.
-    """
-    model = unwrapped(model)
-    state, ends = PartialState(), end_tokens(model.generation_config, tokenizer)
-    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
-    share = order[state.process_index :: state.num_processes]
-    if why := reason_against(model, sampling):
-        say(f"note: model.generate answers the questions, because {why}")
-    hidden = len(share) < 2 or not state.is_main_process
-    bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)  # None: no tty
-    devices = [model.device] if model.device.type == "cuda" else []
-    done: list[tuple[int, list[int]]] = []
-    given_up = False
-
-    def each_token(rows: int) -> None:
-        bar.update(rows)
-        check()
-
-    try:
-        with bar, sampling_mode(model), torch.random.fork_rng(devices, enabled=sampling is not None):
-            if sampling:
-                torch.manual_seed(seed + state.process_index)
-            for start in range(0, len(share), batch_size):
-                batch = share[start : start + batch_size]
-                inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
-                done += zip(batch, (complete_by_generate if why else complete)(*inputs, each_token), strict=True)
-    except GivenUp:
-        given_up = True
-    if largest(given_up):
-        raise GivenUp
-    completions = [ids for _, ids in sorted(gather_object(done))]
-    return [(ids, ids[-1] not in ends) for ids in completions]
 
 
 def complete_by_generate(

@@ -11,12 +11,11 @@ from transformers.utils import logging
 from exact_answers import extract_answer
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
-from grpo.policy import answering
+from grpo.policy.answering import Policy
 from grpo.policy.loading import loads
 from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.record import read_prompt
-from grpo.task import prompts
 from grpo.task.given import how_read
 from grpo.task.prompts import PromptFormat
 from grpo.tools.merge import load_base
@@ -48,15 +47,18 @@ def answer(model_dir: Path, question: str) -> str:
             else AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
         )
     keep_tags(tokenizer, prompt_format.answered("", ""))
-    model = model.to("cuda" if gpu else "cpu").eval()
-    limit = settings["max_completion_length"]
-    asked = prompts.tokenize([prompt], tokenizer, settings["chat_template_kwargs"])
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=gpu and settings["bf16"]):
-        ((ids, cut),) = answering.answer(model, tokenizer, asked, limit, batch_size=1)
-    text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
-    read = how_read(text, extract_answer(text, prompt_format.pattern), prompt_format.pattern)
-    end = f" (cut off at {limit} tokens)" if cut else ""
-    return printable(f"{model_dir} answers:\n\n{text.rstrip()}\n\nAnswer: {read}{end}")
+    policy = Policy(
+        model.to("cuda" if gpu else "cpu"),
+        tokenizer,
+        limit=settings["max_completion_length"],
+        number=torch.bfloat16 if gpu and settings["bf16"] else None,
+        template_kwargs=settings["chat_template_kwargs"] or {},
+        prefill=prompt_format.prefill,
+    )
+    (answered,) = policy.answer([prompt])
+    read = how_read(answered.text, extract_answer(answered.text, prompt_format.pattern), prompt_format.pattern)
+    end = f" (cut off at {policy.limit} tokens)" if answered.truncated else ""
+    return printable(f"{model_dir} answers:\n\n{answered.text.rstrip()}\n\nAnswer: {read}{end}")
 
 
 def main(argv: list[str]) -> int:

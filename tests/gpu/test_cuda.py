@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 import train_grpo
-from grpo.policy.answering import answer, end_tokens
+from grpo.policy.answering import Policy, end_tokens
 from lean_grpo import LeanGRPOTrainer, attention, gpu, sampling
 from lean_grpo.decoding import Graphs
 from lean_grpo.sampling import Sampling
@@ -65,11 +65,11 @@ def test_greedy_answers_are_those_of_generate(tokenizer):
     chats = [[{"role": "user", "content": text}] for text in asked]
     ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
     ends = end_tokens(model.generation_config, tokenizer)
-    for prompt, (found, _) in zip(ids, answer(model, tokenizer, ids, 40, 8), strict=True):
+    for prompt, done in zip(ids, Policy(model, tokenizer, 40, 8).complete(ids), strict=True):
         given = torch.tensor([prompt], device="cuda")
         output = model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=40,
                                 eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)  # fmt: skip
-        assert output[0, len(prompt) :].tolist() == found
+        assert output[0, len(prompt) :].tolist() == done.ids
 
 
 def sampled(model, tokenizer, drawn=None):

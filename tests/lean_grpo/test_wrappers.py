@@ -9,7 +9,7 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
-from grpo.policy.answering import answer
+from grpo.policy.answering import Policy
 from lean_grpo import LeanGRPOTrainer, sampling, wrappers
 
 PROMPTS = [[5, 6, 7], [8, 9]]
@@ -46,7 +46,7 @@ def _one_process(tmp_path_factory):
 def test_a_wrapped_model_samples_as_it_does_alone(name, tokenizer, _one_process):
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
     alone = adapted(model) if "adapter" in name else model
-    expected = answer(alone, tokenizer, PROMPTS, 12, 4)
+    expected = Policy(alone, tokenizer, 12, 4).complete(PROMPTS)
     if "adapter" in name:
         alone.unload()
         model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
@@ -56,7 +56,8 @@ def test_a_wrapped_model_samples_as_it_does_alone(name, tokenizer, _one_process)
     assert type(wrappers.base_of(model)).__name__ == "Qwen2ForCausalLM"
     with sampling.sampling_mode(model):
         found = sampling.complete(model, tokenizer, PROMPTS, [tokenizer.eos_token_id], 12)
-    assert found == [ids for ids, _ in expected] and answer(model, tokenizer, PROMPTS, 12, 4) == expected
+    assert found == [done.ids for done in expected]
+    assert Policy(model, tokenizer, 12, 4).complete(PROMPTS) == expected
 
 
 @pytest.mark.parametrize("wrap", [None, compiled])

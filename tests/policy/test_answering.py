@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 from grpo.data import sources
 from grpo.policy import answering
-from grpo.policy.answering import answer, end_tokens
+from grpo.policy.answering import Policy, end_tokens
 from grpo.task.prompts import XML, tokenize
 from lean_grpo.sampling import Sampling, reason_against
 from train_grpo import EXEMPLARS
@@ -30,6 +30,12 @@ def ids(tokenizer):
     """Prompts of different lengths."""
     questions = [row["question"] for row in sources.load_source(str(DEMO / "test.jsonl"))["train"][:COUNT]]
     return tokenize([XML.prompt(question, EXEMPLARS[: len(question) % 2]) for question in questions], tokenizer)
+
+
+def answer(model, tokenizer, ids, limit, batch_size, sampling=None, seed=0):
+    """Completions' tokens, and whether they were cut off."""
+    policy = Policy(model, tokenizer, limit, batch_size, seed=seed)
+    return [(done.ids, done.truncated) for done in policy.complete(ids, sampling)]
 
 
 def stock(model, tokenizer, ids, limit):
@@ -124,3 +130,18 @@ def test_every_declared_end_token_ends_a_completion(policy, tokenizer, ids, refe
     # its text is kept, as TRL keeps it for rewards: decoding drops special tokens alone
     assert tokenizer.decode(reference[0][0][: first + 1], skip_special_tokens=True).endswith(tokenizer.decode([end]))
     assert answer(policy, tokenizer, ids[:1], 32, 1) == [(reference[0][0][: first + 1], False)]
+
+
+def test_a_policy_answers_and_samples_prompts_as_texts(policy, tokenizer):
+    questions = [XML.prompt(f"What is {n} + 1?") for n in range(3)]
+    asked = Policy(
+        policy, tokenizer, limit=40, batch_size=8, prefill="<reasoning>", sampling=Sampling(temperature=1.5)
+    )
+    answers, samples = asked.answer(questions), asked.sample(questions, 4)
+    found = answer(policy, tokenizer, tokenize(questions, tokenizer), 40, 8)
+    assert [(done.ids, done.truncated) for done in answers] == found
+    assert [done.text for done in answers] == [
+        "<reasoning>" + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in found
+    ]
+    assert [done.tokens for done in answers] == [len(ids) - (not cut) for ids, cut in found]
+    assert [len(each) for each in samples] == [4] * 3 and len({done.text for done in samples[0]}) > 1
