@@ -35,6 +35,13 @@ class UserError(Exception):
         super().__init__(printable(lines))
 
 
+class WrongResult(TypeError):
+    """A result of the user's function that is none: no number of a reward, no verdict of a judge."""
+
+
+USERS_ERRORS = (Exception, SystemExit)  # whatever the user's own function raises
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal outside of training: the run ends at once."""
 
@@ -129,6 +136,15 @@ def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ..
         raise UserError(f"{before}{reason_of(error)}{after}") from error
 
 
+@contextlib.contextmanager
+def users_code(where: str, after: str = "") -> Iterator[None]:
+    """Turn what the user's code raises into a UserError: `where`, the exception with the user's line, `after`."""
+    try:
+        yield
+    except USERS_ERRORS as error:
+        raise UserError(f"{where}: {fault_of(error)}{after}") from error
+
+
 def reason_of(error: BaseException) -> str:
     """Return an exception's message in one line."""
     if type(error).__name__ == "UnpicklingError":  # torch's message advises to run it
@@ -141,6 +157,8 @@ def reason_of(error: BaseException) -> str:
 
 def fault_of(error: BaseException) -> str:
     """Describe an exception, with the innermost line in a user's file: `ValueError: no number (my_reward.py:12)`."""
+    if isinstance(error, WrongResult):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
     place = f" ({Path(users[-1].filename).name}:{users[-1].lineno})" if users else ""

@@ -14,7 +14,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from exact_answers import same_answer
-from grpo.core.errors import UserError, fault_of, one_line
+from grpo.core.errors import UserError, one_line, users_code
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, visible
 from grpo.data.files import Row, Splits, parsed
@@ -246,10 +246,8 @@ def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: s
     made, missing = [], dict.fromkeys(columns_of(rows))
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
-        try:
+        with users_code(where, f"; the row has {listed(list(row))}"):
             result = prepare(missing | row)
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
-            raise UserError(f"{where}: {fault_of(error)}; the row has {listed(list(row))}") from error
         if result is None:
             continue
         if not isinstance(result, Mapping) or "question" not in result:

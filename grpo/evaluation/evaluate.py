@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean
 from typing import Any
 
 from rich.table import Table
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerState
 
 from exact_answers import is_right
 from exact_answers.prose import NOT_UNDERSTOOD
@@ -26,9 +26,10 @@ from grpo.data.dataset import Data
 from grpo.policy.answering import Policy
 from grpo.results.table import HEADINGS, meanings
 from grpo.results.table import rows as rows_of_table
-from grpo.rewarding import probe, registry
-from grpo.rewarding.isolation import random_states_kept
+from grpo.rewarding import guard, registry
+from grpo.rewarding.guard import random_states_kept
 from grpo.rewarding.registry import Rewards
+from grpo.rewarding.rollout import Fault, Rollout, Values, verdicts
 from grpo.runs.run import Run
 from grpo.task.given import how_read, why_right
 from grpo.task.task import Task
@@ -84,6 +85,7 @@ def measure(
     data: Data,
     rewards: Rewards,
     run: Run | None = None,
+    state: TrainerState | None = None,
 ) -> Evaluation:
     """Answer the held-out questions greedily, in the number format of training, and grade the answers.
 
@@ -92,6 +94,7 @@ def measure(
 
     Args:
         run: while it trains, a signal makes all processes raise GivenUp.
+        state: the trainer's, of which rewards see the step; None: before training.
     """
     start = time.perf_counter()
     training, k = config.training, config.script.eval_num_samples
@@ -115,26 +118,20 @@ def measure(
     if error := add_grades(records, rows, task, run):
         notes["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
-    columns = probe.columns_of(
-        rows, [given.text for given in answers], [given.ids for given in answers], task.prompt.chat
-    )
-    notes |= add_rewards(records, _scores(rewards, columns, task, run), registry.weights_of(config, rewards))
+    texts, ids = [given.text for given in answers], [given.ids for given in answers]
+    rollout = Rollout.of_texts(rows, texts, ids, task.prompt.chat, state)
+    notes |= add_rewards(records, _scores(rewards, rollout, task, run), registry.weights_of(config, rewards))
     task.forget()
     return Evaluation({**summarize(records), **notes, "seconds": round(time.perf_counter() - start, 2)}, records)
 
 
-def _scores(
-    rewards: Rewards, columns: dict[str, Any], task: Task, run: Run | None = None
-) -> dict[str, list[float | None]]:
-    """Score completions with the rewards that apply to them, in the first process only, since rewards may be slow.
-
-    Hides what they print and keeps the random states, so that an evaluation does not change the run.
-    """
-    if any(gold is None for gold in columns["answer"]):
+def _scores(rewards: Rewards, rollout: Rollout, task: Task, run: Run | None = None) -> dict[str, Values]:
+    """Score completions with the rewards that apply to them, in the first process only, since rewards may be slow."""
+    if any(row["answer"] is None for row in rollout.rows):
         rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, task)}
 
-    def score() -> dict[str, list[float | None]]:
-        return probe.scores(rewards, columns) if rewards else {}
+    def score() -> dict[str, Values]:
+        return guard.excluding_faults(guard.score(rewards, rollout)) if rewards else {}
 
     return by_first_process(score, run.at_once() if run else None)
 
@@ -148,25 +145,24 @@ def add_grades(
         The error of the user's judge, if it raised; then no record has a verdict. Otherwise "".
     """
 
-    def judge() -> tuple[list[list[bool]], str]:
+    def judge() -> tuple[list[list[Any]], str]:
         if not all(map(task.can_judge, rows)):
             return [], ""
-        verdicts: list[list[bool]] = []
-        try:
-            with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
-                for record, row in zip(records, rows, strict=True):
-                    texts = [record["completion"], *record.get("samples", [])]
-                    verdicts.append([task.verdict(text, row) for text in texts])
-        except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
-            if task.judge is None:
-                raise
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            return [], f"judge {task.judge_name} raises {reason}"
-        return verdicts, ""
+        judged: list[list[Any]] = []
+        with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
+            for record, row in zip(records, rows, strict=True):
+                texts = [record["completion"], *record.get("samples", [])]
+                rollout = Rollout.of_texts([row] * len(texts), texts, [[]] * len(texts), task.prompt.chat)
+                judged.append([])
+                for verdict in verdicts(task, rollout):
+                    if isinstance(verdict, Fault):
+                        return [], f"judge {verdict}"
+                    judged[-1].append(verdict)
+        return judged, ""
 
-    verdicts, failure = by_first_process(judge, run.at_once() if run else None)  # a judge may be slow, or a paid model
+    judged, failure = by_first_process(judge, run.at_once() if run else None)  # a judge may be slow, or a paid model
     for index, (record, row) in enumerate(zip(records, rows, strict=True)):
-        right, *samples = verdicts[index] if verdicts else [None]
+        right, *samples = judged[index] if judged else [None]
         grade = task.grade(record["completion"], row, right)
         record |= {key: value for key, value in grade._asdict().items() if value is not None}
         if samples:

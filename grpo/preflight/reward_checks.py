@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from grpo.core.checklist import Check, warn_if
-from grpo.core.errors import fault_of
 from grpo.core.text import short_name
 from grpo.preflight.plan import Checks, Plan
-from grpo.preflight.reward_trial import Value, number, perturbed, told, weighted_sum, works
+from grpo.preflight.reward_trial import number, perturbed, weighted_sum, works
 from grpo.rewarding.registry import penalties
+from grpo.rewarding.rollout import Fault, Rollout, Score, verdicts
 from rewards import template_parts
 
 CHECKS = Checks()
@@ -21,15 +21,15 @@ def about_judge(plan: Plan) -> Iterator[Check]:
     if task.judge is None:
         return
     texts = perturbed("", row.get("answer"), task, plan.data.wrong_answer)
-    try:
-        verdicts = {kind: task.verdict(text, row) for kind, text in texts.items()}
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
-        remedy = "fix it: it gets a completion's text and its row, a dictionary"
-        yield Check("error", "judge", f"{task.judge_name}: {told(fault_of(error))}", remedy)
+    count = len(texts)
+    rollout = Rollout.of_texts([row] * count, list(texts.values()), [[]] * count, task.prompt.chat)
+    given = dict(zip(texts, verdicts(task, rollout), strict=True))
+    if fault := next((verdict for verdict in given.values() if isinstance(verdict, Fault)), None):
+        yield Check("error", "judge", str(fault), "fix it: it gets a completion's text and its row, a dictionary")
         return
-    right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
+    right = ", ".join(kind for kind, verdict in given.items() if verdict) or "none of them"
     remedy = ""
-    if row.get("answer") and (verdicts["wrong answer"] or not verdicts["perfect"]):
+    if row.get("answer") and (given["wrong answer"] or not given["perfect"]):
         remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
     yield warn_if(remedy, "judge", f"{task.judge_name}; of the test completions right: {right}", remedy)
 
@@ -87,14 +87,14 @@ def about_all_rewards(plan: Plan) -> Iterator[Check]:
         yield warn_if(remedy, "all rewards", finding, remedy, routine=True)
 
 
-def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str]) -> Check:
-    faults = {kind: value for kind, value in values.items() if isinstance(value, str)}
+def _about_failure(name: str, values: Mapping[str, Score], columns: Sequence[str]) -> Check:
+    faults = {kind: value.fault for kind, value in values.items() if isinstance(value, Fault)}
     fault = next(iter(faults.values()))
     on = "" if len(faults) == len(values) else f" on {' and '.join(map(repr, faults))}"
     remedy = "fix it"
     if "unexpected keyword argument" in fault:  # TRL passes all columns, and more
         remedy = "add **kwargs to its parameters"
-    elif re.match(rf"raises TypeError: (\S+\.)?({re.escape(name)}|__call__)\(\) missing ", fault):
+    elif re.match(rf"TypeError: (\S+\.)?({re.escape(name)}|__call__)\(\) missing ", fault):
         passed = [column for column in columns if column != "prompt"]
         remedy = f"it gets {', '.join(['prompts', 'completions', 'completion_ids', *passed])}: use these names"
     return Check("error", f"reward {short_name(name)}", fault + on, remedy)

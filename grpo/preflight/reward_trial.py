@@ -1,8 +1,6 @@
 """Try the rewards on test completions of the first training row: a perfect one, and flawed ones."""
 
 import asyncio
-import contextlib
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +11,9 @@ from trl.trainer.utils import is_async_callable
 
 from grpo.core.text import for_rich, short_name, with_minus
 from grpo.rewarding import registry
-from grpo.rewarding.guard import FAILED
-from grpo.rewarding.probe import columns_of, guarded_values
+from grpo.rewarding.guard import score
 from grpo.rewarding.registry import Rewards
+from grpo.rewarding.rollout import Fault, Rollout, Score, verdicts
 from grpo.task.gold import alternatives
 from grpo.task.task import Task
 from grpo.task.wrong import rewritten_json, wrong_answer
@@ -27,8 +25,7 @@ PATIENCE = 60.0  # seconds for an async reward
 EXTRA = "\nI hope that this helps!\n"
 LONG = 240  # characters; of longer test completions only the end is shown
 
-Value = float | str | None  # a string describes a failure
-Tried = dict[str, dict[str, Value]]  # by reward and test completion
+Tried = dict[str, dict[str, Score]]  # by reward and kind of test completion
 
 
 @dataclass(frozen=True)
@@ -36,9 +33,7 @@ class Trial:
     """The run's rewards on test completions of the first training row; empty with `eval_only`."""
 
     texts: dict[str, str] = field(default_factory=dict)  # test completions by kind: perfect, wrong answer, …
-    values: dict[str, dict[str, float | str | None]] = field(
-        default_factory=dict
-    )  # by reward and kind; a string describes a failure
+    values: Tried = field(default_factory=dict)
     exact: list[str] = field(default_factory=list)  # rewards that need the gold answer character by character
     weights: dict[str, float] = field(default_factory=dict)  # by reward
 
@@ -67,10 +62,9 @@ def rewritten(reasoning: str, row: Mapping[str, Any], task: Task) -> str | None:
     """Make a right completion whose answer differs from the gold answer in its characters; None if it is not right."""
     for answer in alternatives(row["answer"])[:1]:
         text = task.perfect(reasoning, rewritten_json(answer) or f"{answer}.")
-        with contextlib.suppress(Exception, SystemExit):  # a judge of the user's may raise anything: about_judge
-            if task.verdict(text, row):
-                return text
-    return None
+        if next(verdicts(task, Rollout.of_texts([row], [text], [[]], task.prompt.chat))) is True:
+            return text
+    return None  # also if the user's judge fails, which about_judge reports
 
 
 def try_rewards(
@@ -81,7 +75,7 @@ def try_rewards(
     tokenizer: PreTrainedTokenizerBase,
     wrong: str = "",
 ) -> tuple[dict[str, str], Tried, list[str]]:
-    """Call each reward on each test completion of a training row. Return the completions, and values or faults.
+    """Call each reward on each test completion of a training row. Return the completions, and scores.
 
     The completions pass through the tokenizer, like a model's. Last, return the rewards that read the gold answer and
     pay for a right one only if it is the same character by character.
@@ -96,14 +90,9 @@ def try_rewards(
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]
     decoded = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in ids]
     texts = dict(zip(texts, decoded, strict=True))
-    columns = columns_of([rows.get(kind, row) for kind in texts], decoded, ids, task.prompt.chat)
-    with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-        given, faults = guarded_values({name: _impatient(reward) for name, reward in rewards.items()}, columns)
-    first = {fault["function"]: told(fault["fault"]) for fault in reversed(faults)}
-    tried = {
-        name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
-        for name, values in given.items()
-    }
+    rollout = Rollout.of_texts([rows.get(kind, row) for kind in texts], decoded, ids, task.prompt.chat)
+    scores = score({name: _impatient(reward) for name, reward in rewards.items()}, rollout)
+    tried = {name: dict(zip(texts, values, strict=True)) for name, values in scores.items()}
     exact = [name for name, values in tried.items() if wants_every_character(values)]
     for by_kind in (texts, *tried.values()):
         for kind in (REWRITTEN, OTHER_GOLD):
@@ -116,29 +105,24 @@ def _impatient(reward: Callable[..., Any]) -> Callable[..., Any]:
 
     async def ask(**columns: Any) -> Any:
         try:
-            return await asyncio.wait_for(reward(**columns), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                return await reward(**columns)
         except TimeoutError:
             raise TimeoutError(f"no answer within {PATIENCE:g} seconds") from None
 
     return ask if is_async_callable(reward) else reward
 
 
-def told(fault: str) -> str:
-    """Describe a fault for preflight: an exception, or a result that is not a number or verdict."""
-    _, _, ours = fault.partition(": ")
-    return ours if ours.startswith("it returned") else f"raises {fault}"
-
-
-def wants_every_character(values: Mapping[str, Value]) -> bool:
+def wants_every_character(values: Mapping[str, Score]) -> bool:
     """True if a reward reads the gold answer, and pays less for a right one that is written in another way."""
     right, rewritten = values.get("perfect"), values.get(REWRITTEN)
     pays_less = isinstance(right, float) and isinstance(rewritten, float) and right > rewritten
     return pays_less and values.get(OTHER_GOLD) != right
 
 
-def works(values: Mapping[str, Value]) -> bool:
+def works(values: Mapping[str, Score]) -> bool:
     """True if a reward returned a finite number or None for every test completion."""
-    return not any(isinstance(value, str) for value in values.values())
+    return not any(isinstance(value, Fault) for value in values.values())
 
 
 def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
@@ -150,7 +134,7 @@ def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, 
     kinds = next(iter(trial.values.values()), {}).keys()
 
     def fails(name: str, kind: str) -> bool:
-        return isinstance(trial.values[name][kind], str)
+        return isinstance(trial.values[name][kind], Fault)
 
     working = [name for name in names or trial.values if not all(fails(name, kind) for kind in kinds)]
     whole = [kind for kind in kinds if working and not any(fails(name, kind) for name in working)]
@@ -184,7 +168,8 @@ def listing(texts: Mapping[str, str]) -> Table:
     return table
 
 
-def number(value: Value) -> str:
-    if isinstance(value, str):
-        return "raises" if value.startswith("raises") else "–"  # it did not return a number
+def number(value: Score) -> str:
+    """Format a value for a narrow column."""
+    if isinstance(value, Fault):
+        return "fails"
     return "none" if value is None else with_minus(value, "z.3g")

@@ -2,9 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Sequence
 from typing import Any
 
+from grpo.rewarding.rollout import Rollout
 from grpo.task.arithmetic import verified_lines
 from grpo.task.prompts import PromptFormat
 from grpo.task.task import Task
@@ -20,16 +20,13 @@ from rewards import (
     template_parts,
 )
 
-BY_DEFAULT = Task(PromptFormat(""))
 
-
-def judge_reward_func(completions: Texts, *, task: Task = BY_DEFAULT, **kwargs: Any) -> list[float]:
+def judge_reward_func(completions: Texts, *, task: Task | None = None, **kwargs: Any) -> list[float]:
     """2.0 if the run's judge (the lenient rule, or the function that `judge` names) accepts the completion; else 0."""
-    texts = list(map(completion_text, completions))
-    columns = {key: value for key, value in kwargs.items() if isinstance(value, Sequence) and len(value) == len(texts)}
-    columns["prompt"] = columns.get("prompts", [None] * len(texts))
-    rows = [{key: column[index] for key, column in columns.items()} for index in range(len(texts))]
-    return [2.0 if task.verdict(text, row) else 0.0 for text, row in zip(texts, rows, strict=True)]
+    rollout = Rollout.of_arguments(completions, **kwargs)
+    pairs = zip(rollout.texts, rollout.rows, strict=True)
+    task = task or Task(PromptFormat(""))
+    return [2.0 if task.verdict(text, row) else 0.0 for text, row in pairs]
 
 
 def step_verified_reward_func(

@@ -17,7 +17,7 @@ from typing import Any
 
 from exact_answers import extract_answer
 from grpo.core import ROOT
-from grpo.core.errors import UserError, did_you_mean, fault_of, one_line
+from grpo.core.errors import UserError, did_you_mean, one_line, users_code
 from grpo.core.fingerprint import innermost
 from grpo.core.settings import Config
 from grpo.rewarding.more import MORE
@@ -210,10 +210,8 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
         raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # at the end; for a file that imports one from its own folder
-    try:
+    with users_code(f"{setting}: {folder / file}", "; fix it"):
         module = _run_file(folder / file, (folder / file).stat().st_mtime_ns)
-    except (Exception, SystemExit) as error:  # a user's file may raise anything
-        raise UserError(f"{setting}: {folder / file} raises {fault_of(error)}; fix it") from error
     functions = {key: item for key, item in vars(module).items() if callable(item) and not isinstance(item, type)}
     if attribute not in functions:
         hint = did_you_mean(attribute, functions) if functions else ""

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from exact_answers import Verdict, extract_answer, grade
+from grpo.core.errors import WrongResult
 from grpo.task.gold import alternatives
 from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
 from rewards import has_soft_format, has_strict_format, is_gold, template_parts
 
 Judge = Callable[[str, Mapping[str, Any]], bool]
-# Columns that a rollout adds to a row, or that TRL does not pass to rewards
-OF_A_ROLLOUT = {"prompt", "prompts", "completion", "completions", "completion_ids"}
 
 
 class Grade(NamedTuple):
@@ -35,7 +34,8 @@ class Grade(NamedTuple):
 class Task:
     """The prompt of a run, and its rule for right answers.
 
-    The user's judge may be slow or a paid model: verdicts are cached until `forget`.
+    Rewards, groups and grades ask for the same verdicts, and the user's judge may be slow or a paid model: it is asked
+    once for a completion, until `forget`.
 
     >>> boxed = PromptFormat("", completion="{reasoning} \\\\boxed{{answer}}", pattern="boxed")
     >>> Task(boxed).verdict(r"So it is \\\\boxed{72.0}.", {"answer": "72"})
@@ -47,7 +47,9 @@ class Task:
     judge: Judge | None = None  # the user's function of a text and its row; None: the lenient rule
     judge_name: str = ""
     prepare: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None  # the user's function of a row
-    _said: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False, compare=False)
+    _verdicts: dict[Any, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by text and gold answer or row
 
     def ask(self, question: str | list[Message]) -> Prompt:
         """Build the prompt of a question, with the worked examples."""
@@ -78,24 +80,28 @@ class Task:
                 without one.
 
         Raises:
-            TypeError: the user's judge does not return a boolean. Its own exceptions pass through.
+            WrongResult: the user's judge does not return a boolean. Its own exceptions pass through.
         """
         if self.judge is None:
             judged = self.judged(text, row)
             return judged is not None and judged.right
-        data = {key: value for key, value in row.items() if key not in OF_A_ROLLOUT}
-        key = text, json.dumps(data, sort_keys=True, default=repr)
-        if key not in self._said:
+        key = text, json.dumps(row, sort_keys=True, default=repr)
+        if key not in self._verdicts:
             verdict = self.judge(text, dict(row))  # which it may change
             if verdict not in (0, 1):  # booleans only; "no" or a coroutine would count as true, None as false
-                raise TypeError(f"it returned {repr(verdict)[:80]}; let it return True or False")
-            self._said[key] = bool(verdict)
-        return self._said[key]
+                raise WrongResult(f"it returned {repr(verdict)[:80]}; let it return True or False")
+            self._verdicts[key] = bool(verdict)
+        return self._verdicts[key]
 
     def judged(self, text: str, row: Mapping[str, Any]) -> Verdict | None:
         """Return the lenient rule's verdict on the first right alternative, else on the first one; None without."""
-        verdicts = [grade(text, gold, self.prompt.pattern) for gold in alternatives(row.get("answer"))]
-        return next((verdict for verdict in verdicts if verdict.right), verdicts[0] if verdicts else None)
+        golds = alternatives(row.get("answer"))
+        key = text, self.prompt.pattern, tuple(golds)
+        if key not in self._verdicts:
+            verdicts = [grade(text, gold, self.prompt.pattern) for gold in golds]
+            right = (verdict for verdict in verdicts if verdict.right)
+            self._verdicts[key] = next(right, verdicts[0] if verdicts else None)
+        return self._verdicts[key]
 
     def grade(self, text: str, row: Mapping[str, Any], lenient: bool | None = None) -> Grade:
         """Grade a completion.
@@ -119,5 +125,5 @@ class Task:
         return {"prompt": dataclasses.asdict(self.prompt), "shots": list(self.shots)}
 
     def forget(self) -> None:
-        """Clear cached verdicts of the judge, after a rollout or an evaluation."""
-        self._said.clear()
+        """Clear the verdicts that are kept, after a rollout or an evaluation."""
+        self._verdicts.clear()

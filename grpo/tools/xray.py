@@ -23,7 +23,8 @@ from grpo.core.text import decimals, printable, short_name, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
 from grpo.report.files import read_run
-from grpo.rewarding import probe, registry
+from grpo.rewarding import guard, registry
+from grpo.rewarding.rollout import Rollout
 from grpo.task.given import how_read, most_given, why_right
 from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
 from grpo.task.prompts import XML, PromptFormat
@@ -123,7 +124,8 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
         row |= {"question": record["question"]} if "question" in record else {}
         data.append(row | {"prompt": task.ask(str(row.get("question", "")))})
     texts = [record["completion"] for record in records]
-    scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task.prompt.chat))
+    rollout = Rollout.of_texts(data, texts, [[]] * len(texts), task.prompt.chat)
+    scores = guard.excluding_faults(guard.score(rewards, rollout))
     add_rewards(records, scores, dict.fromkeys(scores, 1.0))
 
 

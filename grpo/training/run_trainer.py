@@ -37,18 +37,17 @@ from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import SaveStrategy
 from trl.trainer.utils import RepeatSampler
 
-from grpo.core.errors import UserError, fault_of
+from grpo.core.errors import UserError
 from grpo.core.processes import GivenUp, say
 from grpo.report import card, hub, trackers
-from grpo.rewarding.guard import RewardGuard
-from grpo.rewarding.isolation import keep_random_states, random_states_kept
+from grpo.rewarding.guard import RewardGuard, keep_random_states, random_states_kept
+from grpo.rewarding.rollout import Fault, Rollout, verdicts
 from grpo.runs import checkpoints
 from grpo.runs.run import Run
 from grpo.task import given
 from grpo.task.task import Task
 from grpo.training import sampling_trial
 from lean_grpo import LeanGRPOTrainer
-from rewards import completion_text
 
 OPTIONS = {"initial_lr", "betas", "eps", "weight_decay", "momentum"}  # of a group of an optimizer's parameters
 
@@ -91,7 +90,7 @@ class RunTrainer(LeanGRPOTrainer):
         self._rollouts_of = "", 0  # a step, and how many of its rollouts were scored before
         self.solved = torch.zeros(0)
         self.given: dict[str, Any] | None = None
-        self._judge_failed, self._judge_fault = False, ""
+        self._judge_failed = False
         self._own_metrics: dict[str, float] = {}
         self.best_step: int | None = None
         sampling_trial.run(self)
@@ -226,38 +225,33 @@ class RunTrainer(LeanGRPOTrainer):
         seed = f"{step} {self._rollouts_of[1]}"
         with self._timed("time/rewards"), self.guard.watching(self), random_states_kept(seed):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-            right = list(map(self._is_right, inputs, completions))
-            self._count_answers(inputs, completions)
-        self._note_solved(self.accelerator.gather(torch.tensor(right, device=self.accelerator.device)).cpu())
+            rollout = Rollout(inputs, completions, ids)
+            judged = list(verdicts(self.task, rollout)) if self.task else [None] * len(inputs)
+            self._count_answers(rollout)
+        self._note_solved(judged)
         return self.guard.exclude(self, values)
 
-    def _is_right(self, row: dict[str, Any], completion: Any) -> float:
-        """Return the judge's verdict on a completion, 0 or 1; NaN if it cannot judge, infinity if it fails."""
-        if self.task is None or not self.task.can_judge(row):
-            return math.nan
-        try:
-            return float(self.task.verdict(completion_text(completion), row))
-        except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
-            self._judge_fault = fault_of(error)
-            return math.inf
-
-    def _count_answers(self, rows: Sequence[dict[str, Any]], completions: Sequence[Any]) -> None:
+    def _count_answers(self, rollout: Rollout) -> None:
         """Count the answers of all processes, to see whether the policy gives one answer to everything."""
         if self.task is None or not self.model.training:
             return
-        texts = [self.task.answer(completion_text(completion))[: given.CLIPPED] for completion in completions]
-        pairs = gather_object([(text, row.get("answer")) for text, row in zip(texts, rows, strict=True)])
+        texts = [self.task.answer(text)[: given.CLIPPED] for text in rollout.texts]
+        pairs = gather_object([(text, row.get("answer")) for text, row in zip(texts, rollout.rows, strict=True)])
         answers, golds = [text for text, _ in pairs], [gold for _, gold in pairs]
         self.given = given.tally(answers, golds, self.num_generations or 1)
 
-    def _note_solved(self, right: torch.Tensor) -> None:
+    def _note_solved(self, judged: Sequence[bool | Fault | None]) -> None:
         """Log the shares of groups that are all right, all wrong and mixed.
 
         Args:
-            right: (completions of all processes,), 0 or 1; NaN if unknown, infinity if the judge failed.
+            judged: the verdicts on this process' completions.
         """
+        faults = [verdict for verdict in judged if isinstance(verdict, Fault)]
+        # for all processes to gather: infinity where the judge failed, NaN where it cannot judge
+        numbers = [math.inf if isinstance(one, Fault) else math.nan if one is None else float(one) for one in judged]
+        right = self.accelerator.gather(torch.tensor(numbers, device=self.accelerator.device)).cpu()
         if right.isinf().any() and not self._judge_failed:
-            fault = next(filter(None, gather_object([self._judge_fault])), "")
+            fault = gather_object(faults[:1])[0]
             say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
             self._judge_failed = True
         right = right.masked_fill(right.isinf(), torch.nan)

@@ -115,7 +115,8 @@ REWARDS = {
     "weights of others": given("--reward_weights", "1", says="reward_weights:"),
     "a column like a parameter": Case("reward_funcs: the data's column 'low'", {"reward_funcs": "length_reward_func", "dataset_name": "given.jsonl"}, files={"given.jsonl": lines([{**row, "low": 3} for row in ROWS])}),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
-    "own, with an undefined name": own_reward("bad_name", "x = 1\ny = undefined\n", "bad_name.py raises NameError: name 'undefined' is not defined (bad_name.py:2)"),
+    "own, with an undefined name": own_reward("bad_name", "x = 1\ny = undefined\n", "bad_name.py: NameError: name 'undefined' is not defined (bad_name.py:2)"),
+    "own, exiting": own_reward("bad_exit", "import sys\ndef f(completions, **kwargs):\n    sys.exit(5)\n", "reward f: SystemExit: 5 (bad_exit.py:3)"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
 }  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_a_judge_that_raises_gives_no_accuracy_but_the_reason(tiny_run, write_js
         max_steps="2", eval_every="1", judge="my_judge.reads_hint", allow_custom_rewards="true",
     )  # fmt: skip
     assert train_grpo.main([*words, "--reward_funcs", "xmlcount_reward_func"]) == 0
-    reason = "judge my_judge.reads_hint raises KeyError: 'hint'"
+    reason = "judge my_judge.reads_hint: KeyError: 'hint' (my_judge.py:1)"
     for name in ("eval_before", "eval_after"):
         summary = read(f"{name}.json")
         assert summary["judge_error"] == reason and not any("accuracy" in key for key in summary)

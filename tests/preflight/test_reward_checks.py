@@ -48,7 +48,7 @@ def test_the_matrix_has_every_reward_and_their_sum(capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["correctness", "2", "0", "0", "2", "0"] in rows
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
-    assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
+    assert ["sometimes", "13", "13", "fails", "38", "fails"] in rows
     assert rows[-1] == ["weighted", "sum", "16.8", "14.8", "–", "41.2", "–"]  # as in training, none where one fails
     check, line = checked(rewards)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
     assert (

@@ -17,7 +17,8 @@ from trl import GRPOTrainer
 from trl.trainer.utils import is_async_callable
 
 import train_grpo
-from grpo.rewarding.guard import DESCRIBED, FAILED, LARGEST, RewardGuard
+from grpo.rewarding.guard import DESCRIBED, FAILED, RewardGuard
+from grpo.rewarding.rollout import LARGEST
 from grpo.training.run_trainer import RunTrainer
 
 MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is not what a test is about
@@ -77,8 +78,8 @@ def test_rows_at_fault_are_found_the_others_scored_alone(guard):
     given = columns(4, answer=["a", "bb", "ccc", "dddd"], whole=whole, trainer_state=state)
     assert guard.guarded("reward", reward)(**given) == [1.0, 2.0, FAILED, 4.0]
     (fault,) = guard.faults
-    assert (fault["row"], fault["question"], fault["completion"]) == (2, "question 2", "answer 2")
-    assert fault["fault"].startswith("KeyError: 'two' (test_guard.py:") and "raise KeyError" in fault["traceback"]
+    assert (fault.row, fault.question, fault.completion) == (2, "question 2", "answer 2")
+    assert str(fault).startswith("reward: KeyError: 'two' (test_guard.py:") and "raise KeyError" in fault.traceback
     assert [len(prompts) for prompts, *_ in seen] == [4, 1, 1, 1, 1] and seen[2][:2] == (["question 1"], ["bb"])
     assert all(one[2] == whole and one[3] is state for one in seen)
 
@@ -91,7 +92,7 @@ def test_one_value_for_many_completions_is_a_fault_of_all_of_them(guard):
 
     assert guard.guarded("first", lambda prompts, **kwargs: [1.0])(**columns(3)) == [FAILED] * 3
     assert asyncio.run(guard.guarded("later", later)(**columns(3))) == [FAILED] * 3
-    assert "it returned [1.0]; return a list of numbers" in guard.faults[0]["fault"]
+    assert str(guard.faults[0]).startswith("first: it returned [1.0]; return a list of numbers")
     some = guard.guarded("some", lambda prompts, **kwargs: [1.0 for prompt in prompts if prompt != "question 1"])
     assert some(**columns(3)) == [1.0, FAILED, 1.0]  # the row without a value is known
 
@@ -116,7 +117,7 @@ def test_rows_of_an_async_reward_are_tried_again_all_at_once(guard):
     assert most == 64 and len(guard.faults) == DESCRIBED
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, RuntimeError("CUDA out of memory")])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError("CUDA out of memory")])
 def test_interruptions_and_full_devices_are_no_fault(raised, guard):
     def reward(**kwargs):
         raise raised

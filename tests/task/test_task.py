@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers_trainer import trained
 
+import exact_answers
 import train_grpo
 from grpo.rewarding import registry
 from grpo.rewarding.more import judge_reward_func
@@ -73,7 +74,7 @@ def test_a_verdict_is_remembered_until_the_task_is_told_to_forget():
     asked = []
     task = judged_by(lambda text, row: asked.append(row.pop("level")) is None)
     rendered = dataclasses.replace(task, prompt=BOXED)  # as a tokenizer renders it: the rewards have the first one
-    rows = [{"level": 1}, {"level": 2}, {"level": 1, "prompts": "other", "completion": "x", "completion_ids": [3]}]
+    rows = [{"level": 1}, {"level": 2}, {"level": 1}]
     assert all(one.verdict("7", row) for row in rows for one in (task, rendered)) and asked == [1, 2]
     assert rows[0] == {"level": 1}  # it may change its own copy
     rendered.forget()
@@ -142,7 +143,7 @@ def test_the_judge_reward_pays_what_the_task_finds_right():
 
 def test_a_judges_row_holds_the_columns_of_the_rollout():
     def judge(text, row):
-        return row == {"answer": text, "kept": text, "prompts": "q", "prompt": "q"}
+        return row == {"answer": text, "kept": text, "prompt": "q"}
 
     columns = {"answer": ["a", "b"], "trainer_state": object(), "log_extra": print, "kept": ("a", "b"), "short": [1]}
     assert judge_reward_func(["a", "x"], task=judged_by(judge), prompts=["q", "q"], **columns) == [2.0, 0.0]
@@ -176,6 +177,21 @@ def test_groups_are_judged_once_a_completion(tiny_model, tmp_path, monkeypatch):
     assert torch.equal(trainer.solved, shares)
     counts = [(shares == 1).sum(), (shares == 0).sum(), ((shares > 0) & (shares < 1)).sum()]
     assert [log[0][f"groups/{kind}"] for kind in KINDS] == [count / len(shares) for count in counts]
+
+
+def test_the_lenient_rule_is_asked_once_a_completion(tiny_model, tmp_path, monkeypatch):
+    """By its reward, for the groups and for a grade, as a judge of one's own is."""
+    asked = []
+    monkeypatch.setattr("grpo.task.task.grade", lambda *pair: asked.append(pair) or exact_answers.grade(*pair))
+    task = Task(XML)
+    monkeypatch.setattr(RunTrainer, "task", task)
+    chosen = list(registry.choose(["judge_reward_func"], {}, {"task": task}).values())
+    _, _, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns={"answer": ["1"] * 40})
+    texts = {completion_text(completion) for completion in trainer._logs["completion"]}
+    assert len(asked) == len(set(asked)) == len(texts) > 1
+    asked.clear()
+    assert [task.grade("<answer>1.0", {"answer": "1"}, task.verdict("<answer>1.0", {"answer": "1"})).why] == ["value"]
+    assert asked == [("<answer>1.0", "1", "xml")]
 
 
 def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):

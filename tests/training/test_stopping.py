@@ -198,7 +198,7 @@ BY_STEPS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_
 # After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
 MOMENTS = {
     "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "giving up this evaluation"),
-    "rewards of answers": ({"eval_every": "2"}, "grpo.rewarding.probe.scores", 2, "giving up this evaluation"),
+    "rewards of answers": ({"eval_every": "2"}, "grpo.rewarding.guard.score", 2, "giving up this evaluation"),
     "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "giving up this rollout"),
     "a rollout by generate": (
         {"repetition_penalty": "1.1"},
