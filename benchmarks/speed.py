@@ -300,7 +300,7 @@ def sampling(given: argparse.Namespace) -> None:
     end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
     asked = sources.load_source(given.questions)["train"][: given.completions // GROUP]
     chats = [PROMPT_FORMATS["xml"].prompt(row["question"], EXEMPLARS[:1]) for row in asked]
-    ids = [prompt for prompt in prompts.tokenize(chats, tokenizer) for _ in range(GROUP)]
+    ids = [prompt for prompt in prompts.tokenized(chats, tokenizer) for _ in range(GROUP)]
     trainers = {
         side: trainer_of(
             side, model, tokenizer, [{"prompt": "1 + 1"}] * GROUP, lambda completions, **_: [0.0] * len(completions),

@@ -18,7 +18,7 @@ from grpo.core.errors import UserError, one_line, users_code
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, visible
 from grpo.data.files import Row, Splits, parsed
-from grpo.data.remedies import check_columns, why_none
+from grpo.data.remedies import require_columns, reason_without_rows
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
     alternatives,
@@ -29,7 +29,7 @@ from grpo.task.gold import (
     reasoning_before,
     where_marked,
 )
-from grpo.task.prompts import Message, Prompt, tokenized
+from grpo.task.prompts import Message, Prompt, last_text, tokenized
 from grpo.task.task import Task
 from grpo.task.wrong import wrong_answer
 from rewards import Gold
@@ -135,7 +135,7 @@ def load_data(
 
     # Read
     with PartialState().main_process_first():  # other processes read its cache
-        training, evaluation = read(config)
+        training, evaluation = read_rows(config)
     datasets.disable_progress_bars()  # the rest is fast
 
     # Make prompts
@@ -146,7 +146,7 @@ def load_data(
     readings = []
     media: dict[str, None] = {}
     columns = {script.question_column, script.answer_column}
-    as_read = columns_of((training if training is not None else evaluation) or [])
+    as_read = column_names((training if training is not None else evaluation) or [])
     for kind, table in (("training", training), ("evaluation", evaluation)):
         tables[kind] = Dataset.from_dict({})
         if table is not None:
@@ -156,7 +156,7 @@ def load_data(
             label = f"{kind} data {name!r}"
             if task.prepare:
                 table = prepared(table, task.prepare, label)
-            columns.update(columns_of(table))
+            columns.update(column_names(table))
             media |= {name: None for name in MEDIA for row in table if row.get(name)}
             tables[kind], reading = make_prompts(
                 table, task, needs_gold, script.question_column, script.answer_column, label
@@ -165,7 +165,7 @@ def load_data(
 
     # Hold out
     if evaluation is not None:
-        train, held_out = tables["training"], sample(tables["evaluation"], script.eval_samples)
+        train, held_out = tables["training"], draw_rows(tables["evaluation"], script.eval_samples)
     else:
         train, held_out = split_held_out(tables["training"], script.eval_samples)
     if script.eval_only:
@@ -175,7 +175,7 @@ def load_data(
         limit = script.max_prompt_length
     with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
         asked = itertools.chain(train["prompt"], held_out["prompt"])
-        lengths, tokens = measured(tokenized(asked, tokenizer, config.template_kwargs), len(train))
+        lengths, tokens = lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), len(train))
     kept, too_long = drop_long(train, lengths, limit)
     return Data(
         train=kept.remove_columns(REASONING),
@@ -204,7 +204,7 @@ def load_data(
 # --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
+def read_rows(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
     """Read the training rows and the held-out rows.
 
     The held-out rows are None if they are to be cut off the training rows. With `eval_only`, the training rows are
@@ -232,7 +232,7 @@ def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
     return take_split(splits, script.dataset_split, limit=script.max_samples), evaluation
 
 
-def columns_of(rows: Iterable[Row]) -> list[str]:
+def column_names(rows: Iterable[Row]) -> list[str]:
     """Return the names of all cells; rows may have different ones."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
@@ -243,7 +243,7 @@ def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: s
     Raises:
         UserError: `prepare` raises, or returns neither a dictionary nor None. Names the row and the user's line.
     """
-    made, missing = [], dict.fromkeys(columns_of(rows))
+    made, missing = [], dict.fromkeys(column_names(rows))
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
         with users_code(where, f"; the row has {listed(list(row))}"):
@@ -288,20 +288,20 @@ def make_prompts(
     Returns:
         The rows with a question and, if needed, a gold answer; and the counts of all rows.
     """
-    columns = columns_of(rows)
+    columns = column_names(rows)
     question_column = question_column_of(columns, question_column)
-    check_columns(columns, question_column, answer_column, label, needs_gold)
+    require_columns(columns, question_column, answer_column, label, needs_gold)
     asked = [
         _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
         for number, row in enumerate(rows, 1)
     ]
-    texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
+    texts = list(map(last_text, asked))
     cells = [row.get(answer_column) for row in rows]
     mark = gold_mark(cells, task.prompt.pattern)
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
-        raise UserError(why_none(rows, question_column, answer_column, label, needs_gold))
+        raise UserError(reason_without_rows(rows, question_column, answer_column, label, needs_gold))
     made: dict[str, list[Any]] = {
         "question": [texts[index] for index in kept],
         "prompt": [task.ask(asked[index]) for index in kept],
@@ -353,7 +353,7 @@ def canonical(question: str) -> str:
     return " ".join(visible(question).split()).casefold()
 
 
-def measured(prompts: Iterable[list[int]], count: int) -> tuple[list[int], str]:
+def lengths_and_hash(prompts: Iterable[list[int]], count: int) -> tuple[list[int], str]:
     """Return the lengths of the first `count` prompts in tokens, and a hash of them. Keep none of the tokens."""
     lengths, digest = list[int](), hashlib.sha256()
     for ids in prompts:
@@ -382,7 +382,7 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 # --- Held-out questions -------------------------------------------------------------------------------------------
 
 
-def drawn(questions: Sequence[str], count: int) -> set[int]:
+def drawn_indices(questions: Sequence[str], count: int) -> set[int]:
     """Draw the indices of `count` questions by their hashes, independent of the seed and the prompt.
 
     After rows are added, most of the drawn questions stay the same.
@@ -391,11 +391,11 @@ def drawn(questions: Sequence[str], count: int) -> set[int]:
     return set(sorted(range(len(questions)), key=lambda index: (hashes[index], index))[:count])
 
 
-def sample(rows: Dataset, count: int | None) -> Dataset:
+def draw_rows(rows: Dataset, count: int | None) -> Dataset:
     """Draw at most `count` rows by their questions, in their order; all if `count` is None."""
     if count is None or count >= len(rows):
         return rows
-    return rows.select(sorted(drawn(rows["question"][:], count)))
+    return rows.select(sorted(drawn_indices(rows["question"][:], count)))
 
 
 def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
@@ -411,7 +411,7 @@ def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
             f"dataset: {counted(len(rows), 'row')} cannot be split into training and evaluation; add more rows"
         )
     size = max(1, len(rows) // 10, min(100, len(rows) // 4))
-    held_out = drawn(rows["question"][:], size if count is None else min(count, size))
+    held_out = drawn_indices(rows["question"][:], size if count is None else min(count, size))
     training = [index for index in range(len(rows)) if index not in held_out]
     return rows.select(training), rows.select(sorted(held_out))
 

@@ -32,7 +32,7 @@ SIMILAR = {  # other names of these columns, in any letter case
 }
 
 
-def check_columns(
+def require_columns(
     columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> None:
     """Raise UserError if the column of questions or of gold answers is missing, or if both are the same."""
@@ -78,7 +78,7 @@ def _similar(setting: str, columns: Sequence[str]) -> list[str]:
     return [shlex.quote(folded[name]) for name in SIMILAR[setting] if name in folded]
 
 
-def why_none(
+def reason_without_rows(
     rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> str:
     """Describe why no row has a question and a gold answer, and how to fix it."""

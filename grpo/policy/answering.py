@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from trl import GRPOConfig
 
 from grpo.core.processes import GivenUp, largest, say
-from grpo.task.prompts import Prompt, tokenize
+from grpo.task.prompts import Prompt, tokenized
 from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
 
@@ -89,7 +89,7 @@ class Policy:
         return [drawn[start : start + count] for start in range(0, len(drawn), count)]
 
     def _tokens(self, questions: Sequence[Prompt]) -> list[list[int]]:
-        return tokenize(questions, self.tokenizer, dict(self.template_kwargs))
+        return list(tokenized(questions, self.tokenizer, dict(self.template_kwargs)))
 
     def complete(
         self,

@@ -35,7 +35,7 @@ class Plan:
 
     def prompt_ids(self) -> list[int]:
         """Tokens of the first training prompt, as the sampler gets them."""
-        return prompts.tokenize([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs)[0]
+        return next(prompts.tokenized([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs))
 
     def prompt(self) -> str:
         """The first training prompt as the model gets it: its tokens, decoded."""

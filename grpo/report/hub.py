@@ -24,7 +24,7 @@ PRIVATE = ("completions_*", "faults.jsonl", ".*")  # examples contain questions 
 TEXTS = ("README.md", "adapter_config.json", "comparison.json", "eval_*.json", "*.jsonl")  # they may name a path
 
 
-def asking() -> AbstractContextManager[None]:
+def one_line_refusals() -> AbstractContextManager[None]:
     """Turn any error of the Hub or the network before training into one line."""
     return one_line("push_to_hub: the Hub refuses the model (", f"); {LOGIN}")
 
@@ -32,7 +32,7 @@ def asking() -> AbstractContextManager[None]:
 def check(training: GRPOConfig) -> Check:
     """Report for preflight which user pushes to which repository. Raise UserError if the Hub cannot be reached."""
     _check_name(training.hub_model_id or Path(str(training.output_dir)).absolute().name, "hub_model_id")
-    with asking():
+    with one_line_refusals():
         user = HfApi().whoami()
     finding = f"{training.hub_model_id or training.output_dir}, as {user['name']}"
     if user.get("auth", {}).get("accessToken", {}).get("role") == "read":

@@ -23,7 +23,7 @@ from grpo.core.jsonfiles import read_value
 from grpo.core.processes import is_first_process, say
 
 OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
-TRLS, CALLED_BY_TRL = (grpo_trainer, profiling), ("wandb", "trackio", "mlflow")
+TRL_MODULES, CALLED_BY_TRL = (grpo_trainer, profiling), ("wandb", "trackio", "mlflow")
 BEGUN: set[str] = set()  # W&B runs of this process that the user has not begun: W&B would add the next run to them
 WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
@@ -82,7 +82,9 @@ def harmless(callbacks: Iterable[Any]) -> Iterator[None]:
         if name := next((name for name, kind in INTEGRATION_TO_CALLBACK.items() if isinstance(callback, kind)), ""):
             for event in [event for event in dir(callback) if event.startswith("on_")]:
                 setattr(callback, event, safe(name, getattr(callback, event)))
-    own = [(module, name, vars(module)[name]) for module in TRLS for name in CALLED_BY_TRL if name in vars(module)]
+    own = [
+        (module, name, vars(module)[name]) for module in TRL_MODULES for name in CALLED_BY_TRL if name in vars(module)
+    ]
     try:
         for module, name, tracker in own:
             setattr(module, name, _Safe(tracker, functools.partial(safe, name)))

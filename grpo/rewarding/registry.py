@@ -73,7 +73,7 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
         UserError: an unknown format, or a judge or `prepare` that cannot be loaded.
     """
     script = config.script
-    prompt, shots, notes = prompts.choose(
+    prompt, shots, notes = prompts.choose_prompt(
         formats,
         exemplars,
         script.prompt_format,

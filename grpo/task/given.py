@@ -9,7 +9,10 @@ from grpo.core.text import shorten
 from grpo.task.gold import alternatives
 from rewards import Gold
 
-NEARLY_ALL, MOSTLY = 0.9, 0.75  # one answer for everything: at least this share of all, below this share of the golds
+NEARLY_ALL, MOSTLY = (
+    0.9,
+    0.75,
+)  # shares; one answer for everything: the first of all, less than the second of the golds
 REPEATS = 0.05  # least share of the most frequent gold answer where gold answers repeat, as labels do
 QUESTIONS = 12  # the fewest that show one answer for everything
 SHOWN = 8  # answers in a distribution

@@ -115,7 +115,7 @@ class Chosen(NamedTuple):
     notes: list[Check]
 
 
-def choose(
+def choose_prompt(
     formats: Mapping[str, PromptFormat],
     exemplars: Sequence[Shot],
     prompt_format: str | Mapping[str, Any],
@@ -349,6 +349,11 @@ def prefilled(prompt: str, completion: str) -> str:
     return ending[0] if ending else ""
 
 
+def last_text(prompt: Prompt) -> str:
+    """Return the text of a prompt, or of a conversation's last message."""
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+
+
 def rendered(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None) -> str:
     """Render a prompt as text; a chat with the template's special tokens, up to the start of the assistant's turn."""
     if isinstance(prompt, str):
@@ -356,20 +361,13 @@ def rendered(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", kwargs: dict 
     return str(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **(kwargs or {})))
 
 
-def tokenize(
-    prompts: Sequence[Prompt], tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None
-) -> list[list[int]]:
-    """Tokenize prompts, chats up to the start of the assistant's turn: the same ids that TRL generates from.
-
-    `kwargs` are GRPOConfig's `chat_template_kwargs`.
-    """
-    return list(tokenized(prompts, tokenizer, kwargs))
-
-
 def tokenized(
     prompts: Iterable[Prompt], tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None
 ) -> Iterator[list[int]]:
-    """Yield the ids of `tokenize` one by one, for data of any size."""
+    """Yield the ids of each prompt, a chat's up to the start of the assistant's turn: those that TRL generates from.
+
+    `kwargs` are GRPOConfig's `chat_template_kwargs`.
+    """
     rest = iter(prompts)
     while batch := list(itertools.islice(rest, TOKENIZED_AT_ONCE)):
         if isinstance(batch[0], str):

@@ -19,7 +19,7 @@ from grpo.training.run_trainer import RunTrainer
 from rewards import completion_text
 
 DRAWING = 100  # least seconds of training per second of drawing
-SKIPPED = 3  # this many skipped optimizer steps in a row end a run, since the weights do not change in between
+MAX_SKIPPED = 3  # this many skipped optimizer steps in a row end a run, since the weights do not change in between
 
 
 class MetricsFile(TrainerCallback):
@@ -65,7 +65,7 @@ class SkipNonFiniteSteps(TrainerCallback):
     """Drop the gradient of an optimizer step if it is not finite. All processes agree, since they share the sum.
 
     Optimizers ignore parameters without a gradient, so neither weights nor moments change; the schedule advances.
-    The run ends after SKIPPED such steps in a row.
+    The run ends after MAX_SKIPPED such steps in a row.
 
     Attributes:
         in_a_row, in_all: skipped steps in this session.
@@ -91,8 +91,10 @@ class SkipNonFiniteSteps(TrainerCallback):
         for weight in weights:
             weight.grad = None
         self.trainer.training_metrics["skipped_steps"] = [float(self.in_all)]
-        if self.in_a_row == SKIPPED:
-            self.stop(f"{SKIPPED} skipped steps in a row: the gradient contains NaN or infinity; no weight changed")
+        if self.in_a_row == MAX_SKIPPED:
+            self.stop(
+                f"{MAX_SKIPPED} skipped steps in a row: the gradient contains NaN or infinity; no weight changed"
+            )
 
 
 class Watch(TrainerCallback):

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from transformers import TrainerState
 
 from grpo.policy.templates import ADD_END
-from grpo.task.given import QUESTIONS, OneAnswer, most_given, one_answer, same_text
+from grpo.task.given import MOSTLY, NEARLY_ALL, QUESTIONS, OneAnswer, most_given, one_answer, same_text
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # an alarm needs this many similar rollouts, since one may be chance
 DEAD_AFTER = 20  # rollouts without any value above 0, after warm-up, since the policy hardly moves before
 MIN_UPDATES = 5  # after these optimizer steps some weight must have changed, and some completion ended
-OFTEN, MOSTLY, NEARLY_ALL = 0.5, 0.75, 0.9  # shares
-MOST = 2  # likely causes to report
+OFTEN = 0.5  # a share, as MOSTLY and NEARLY_ALL
+MAX_CAUSES = 2  # likely causes to report
 NO_CAUSE_NEEDED = ("got_better", "no_accuracy")  # verdicts
 # Largest mean gap between vLLM's log-probabilities and the policy's, over the sampled tokens: in nats, and as a
 # multiple of the entropy. Rounding makes a tenth of it (0.004 at an entropy of 0.12, 0.04 at 1.88). Noise of 3 % of
@@ -105,7 +105,7 @@ class History:
 def explain(
     state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
 ) -> list[str]:
-    """Return up to MOST likely causes why a run did not get better, each with a fix, the most important first."""
+    """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, the most important first."""
     kept: Any = state.stateful_callbacks
     answers = list(zip(before, after, strict=True))
     seen = replace(
@@ -115,7 +115,7 @@ def explain(
     for name, check, remedy, _ in CAUSES:
         if name not in sentences and (message := check(seen)):
             sentences[name] = f"{message}; {remedy}"
-    return list(sentences.values())[:MOST]
+    return list(sentences.values())[:MAX_CAUSES]
 
 
 def collapse(texts: Sequence[str], solved: Sequence[float], group: int) -> bool:

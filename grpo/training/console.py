@@ -21,6 +21,7 @@ from grpo.core.text import decimals, for_rich, printable, short_name, shorten
 from grpo.report.curves import is_a_rewards_own
 from grpo.task.given import how_read
 from grpo.task.gold import readable
+from grpo.task.prompts import last_text
 from grpo.task.task import Task
 from rewards import Gold, completion_text
 
@@ -149,11 +150,6 @@ def samples_of(prompts: list[Any], advantages: list[float], count: int | None) -
     group = max(groups, key=lambda ranked: advantages[ranked[-1]] - advantages[ranked[0]])
     best = group[::-1][: (count + 1) // 2]
     return list(dict.fromkeys(best + group[: count // 2]))
-
-
-def last_text(messages: Any) -> str:
-    """Return the question of a prompt: the text, or the last message of a conversation."""
-    return messages if isinstance(messages, str) else messages[-1]["content"]
 
 
 def _number(value: float | None) -> str:

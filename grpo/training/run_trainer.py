@@ -376,7 +376,7 @@ class RunTrainer(LeanGRPOTrainer):
             self.args.save_total_limit = keep
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-        with hub.asking():
+        with hub.one_line_refusals():
             super().init_hf_repo(*args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

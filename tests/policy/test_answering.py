@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 from grpo.data import sources
 from grpo.policy import answering
 from grpo.policy.answering import Policy, end_tokens
-from grpo.task.prompts import XML, tokenize
+from grpo.task.prompts import XML, tokenized
 from lean_grpo.sampling import Sampling, reason_against
 from train_grpo import EXEMPLARS
 
@@ -29,7 +29,7 @@ def policy():
 def ids(tokenizer):
     """Prompts of different lengths."""
     questions = [row["question"] for row in sources.load_source(str(DEMO / "test.jsonl"))["train"][:COUNT]]
-    return tokenize([XML.prompt(question, EXEMPLARS[: len(question) % 2]) for question in questions], tokenizer)
+    return list(tokenized([XML.prompt(question, EXEMPLARS[: len(question) % 2]) for question in questions], tokenizer))
 
 
 def answer(model, tokenizer, ids, limit, batch_size, sampling=None, seed=0):
@@ -138,7 +138,7 @@ def test_a_policy_answers_and_samples_prompts_as_texts(policy, tokenizer):
         policy, tokenizer, limit=40, batch_size=8, prefill="<reasoning>", sampling=Sampling(temperature=1.5)
     )
     answers, samples = asked.answer(questions), asked.sample(questions, 4)
-    found = answer(policy, tokenizer, tokenize(questions, tokenizer), 40, 8)
+    found = answer(policy, tokenizer, list(tokenized(questions, tokenizer)), 40, 8)
     assert [(done.ids, done.truncated) for done in answers] == found
     assert [done.text for done in answers] == [
         "<reasoning>" + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in found

@@ -19,7 +19,7 @@ XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
 
 def choose(prompt_format="xml", **settings):
     """The format and the worked examples that these settings choose."""
-    return prompts.choose(PROMPT_FORMATS, EXEMPLARS, prompt_format, **settings)[:2]
+    return prompts.choose_prompt(PROMPT_FORMATS, EXEMPLARS, prompt_format, **settings)[:2]
 
 
 def test_the_default_prompt_is_the_gists():
@@ -73,7 +73,7 @@ def test_exemplars_earn_every_reward():
 
 
 def test_tokenized_prompts_end_where_the_assistant_begins(tokenizer):
-    (ids,) = prompts.tokenize([XML.prompt("What is 2 + 2?")], tokenizer)
+    (ids,) = prompts.tokenized([XML.prompt("What is 2 + 2?")], tokenizer)
     text = tokenizer.decode(ids)
     assert text.startswith("<|im_start|>system\n\nRespond") and text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
@@ -236,7 +236,7 @@ def outcome(edits, settings):
     given = {"prompt_format": "xml"} | {key: value for key, (value, _) in settings.items()}
     origin = {key: place for key, (_, place) in settings.items()}
     try:
-        chosen = prompts.choose(formats, edits.get("shots", EXEMPLARS), **given, origin=origin)
+        chosen = prompts.choose_prompt(formats, edits.get("shots", EXEMPLARS), **given, origin=origin)
     except UserError as error:
         return None, str(error)
     assert chosen.prompt.opening.strip() in (chosen.prompt.system.strip(), "")
