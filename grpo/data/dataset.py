@@ -18,7 +18,7 @@ from grpo.core.errors import UserError, one_line, users_code
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, visible
 from grpo.data.files import Row, Splits, parsed
-from grpo.data.remedies import require_columns, reason_without_rows
+from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
     alternatives,

@@ -105,7 +105,7 @@ class History:
 def explain(
     state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
 ) -> list[str]:
-    """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, the most important first."""
+    """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, most important first."""
     kept: Any = state.stateful_callbacks
     answers = list(zip(before, after, strict=True))
     seen = replace(
