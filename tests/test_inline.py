@@ -66,8 +66,7 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert script()(ARGV) == 0
     record = json.loads(Path(runs[0], "run.json").read_text())
     assert record["script"] == "my_dates.py" and record["origin"]["learning_rate"] == "script"
-    assert record["command"].startswith("python my_dates.py --use_cpu true")
-    assert record["resume"].startswith("python my_dates.py --use_cpu true")
+    assert (record["launcher"], record["program"], record["argv"]) == ("python", "my_dates.py", ARGV)
     assert Path(runs[0], "source/my_dates.py").read_bytes() == Path("my_dates.py").read_bytes()
     assert Path(runs[0], "source/rewards.py").exists() and record["code"]["shorter"].startswith("def shorter(")
     assert "More for shorter texts" in Path(runs[0], "report.html").read_text()

@@ -15,7 +15,7 @@ from transformers import pipeline
 
 import rewards
 import train_grpo
-from grpo.core.processes import tool
+from grpo.core.commands import tool
 from grpo.runs import directory
 
 

@@ -18,7 +18,7 @@ from trl import GRPOConfig, ModelConfig
 
 from grpo.config import best, hardware, validate
 from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
-from grpo.core import processes
+from grpo.core import commands, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, Stage
@@ -148,7 +148,7 @@ def configure(
     """
     settings, origin, stages, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
-    program = processes.program(script_file)
+    program = commands.program(script_file)
     validate.check(settings, origin)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     hardware.choose_gpu(settings, argv, program)

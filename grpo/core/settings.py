@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.core.checklist import Check
-from grpo.core.processes import program
+from grpo.core.commands import program
 from grpo.core.text import counted, short_name
 
 if TYPE_CHECKING:

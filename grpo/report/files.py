@@ -1,18 +1,20 @@
-"""Read a run's directory, for reports, comparisons and questions.
+"""Read a run's directory: all that the report, the card, the curves and the tools know of a run.
+
+It reads run.json, metrics.jsonl, alarms.jsonl, eval_*.json, completions_*.jsonl and comparison.json, the names of
+checkpoints and of earlier ends, and whether run.lock is locked.
 
 A run can be read while it trains, after it was killed, or on another machine. Missing files are skipped. Results count
 only if they were measured with the weights that the run saved, so results of an earlier end are ignored.
 """
 
 import platform
-import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.core import commands
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_lines, read_object, read_value
+from grpo.core.jsonfiles import read_lines, read_object
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
 from grpo.results import table
@@ -75,9 +77,22 @@ class RunFiles:
         return [f"from step {s['from_step']} on: {', '.join(s['changed'])}" for s in sessions if "changed" in s]
 
     @property
+    def command(self) -> str | None:
+        """The command of its last session."""
+        return commands.line(**self._started) if self._started else None
+
+    @property
     def resume(self) -> str | None:
         """The command that resumes the run; None without a checkpoint."""
-        return resume_command(self.directory) if any(self.directory.glob("checkpoint-*")) else None
+        if not (self._started and any(self.directory.glob("checkpoint-*"))):
+            return None
+        elsewhere = self.record.get("started_in") not in (None, str(Path.cwd()))
+        return commands.resume(self._started, self.directory.resolve() if elsewhere else self.directory)
+
+    @property
+    def _started(self) -> dict[str, Any] | None:
+        keys = ("launcher", "program", "argv")
+        return {key: self.record[key] for key in keys} if self.record.keys() >= set(keys) else None
 
     @property
     def earlier_ends(self) -> list[str]:
@@ -121,16 +136,3 @@ def _status(run: Path, record: dict[str, Any]) -> str:
     status = record.get("status") or "running"
     here = (record.get("process") or {}).get("host") == platform.node()
     return "killed" if status == "running" and here and not is_locked(run) else status
-
-
-def resume_command(run: Path) -> str | None:
-    """Return the command in a run's record that resumes it, with the directory's present path."""
-    command, then = read_value(run / "run.json", "resume"), read_value(run / "run.json", "settings", "output_dir")
-    if not command or not then or Path(then).resolve() == run.resolve():
-        return command
-    for path in (then, f"{then}/", f"./{then}", f"./{then}/"):
-        for flag in ("--output_dir", "--output-dir"):
-            for words in ([flag, "{}"], [flag + "={}"]):
-                old, new = (shlex.join(word.format(where) for word in words) for where in (path, run))
-                command = re.sub(rf"(?<= ){re.escape(old)}(?= |$)", new.replace("\\", r"\\"), command)
-    return command

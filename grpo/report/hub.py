@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import validate_repo_id
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo.core import processes
+from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.jsonfiles import read_object, write_json, write_text
@@ -58,7 +58,7 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
     if not any(run.glob("*.safetensors")):
         raise UserError(f"publish: {str(run)!r} holds no trained model; name a finished run")
     _check_name(name, "publish")
-    command = processes.tool("publish", str(run), name)
+    command = commands.tool("publish", str(run), name)
     with (
         tempfile.TemporaryDirectory() as folder,
         one_line("the upload failed (", f"); the run is complete in {run}; to upload it: {command}"),

@@ -1,14 +1,13 @@
 """Draw `report.html` and `curves.png` of a run."""
 
 import functools
-import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from grpo.core import ROOT
+from grpo.core import commands
 from grpo.core.errors import reason_of
 from grpo.core.jsonfiles import write_text
 from grpo.core.text import short_name
@@ -116,7 +115,7 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         live: if given, the page reloads itself.
         public: without commands for this machine.
     """
-    again = None if public else shlex.join(["python", str(ROOT / "grpo"), "report", str(run.directory.resolve())])
+    again = None if public else commands.tool("report", str(run.directory.resolve()), anywhere=True)
     pattern = (run.record.get("prompt") or {}).get("pattern", "xml")
     answers, most_frequent = _distribution(run)
     values = {

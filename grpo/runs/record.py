@@ -1,12 +1,9 @@
-"""Write a run's record: `run.json`, files with lines of JSON, and the command that resumes it."""
+"""Write a run's record, `run.json`, and set aside what a resumed run replaces."""
 
 import dataclasses
-import itertools
 import json
 import os
 import platform
-import re
-import shlex
 import shutil
 import time
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 
 import torch
 
-from grpo.core import processes
+from grpo.core import commands
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
 from grpo.core.settings import IN_MEMORY, Config
@@ -28,18 +25,10 @@ SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
 
-def resume_command(output: Path, config: Config) -> str:
-    """Return the command that resumes the run in `output`. If a flag occurs twice, the last one counts."""
-    resume, words = re.compile(r"--resume[_-]from[_-]checkpoint\b"), []
-    for before, word in itertools.pairwise(["", *config.argv]):
-        if not (resume.match(word) or (resume.match(before) and "=" not in before)):
-            words.append(word)
-    if not any(re.match(r"--output[_-]dir\b", word) for word in words):
-        words += ["--output_dir", str(output)]
-    words += ["--resume_from_checkpoint", "auto"]
-    if config.script.dataset_name == IN_MEMORY:  # rows passed from Python, which a command cannot do
-        return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
-    return f"{processes.launch()} {shlex.join([config.program, *words])}"
+def started(config: Config) -> dict[str, Any]:
+    """Return how this command was started: launcher (None: from Python, with rows), program and argv."""
+    launcher = None if config.script.dataset_name == IN_MEMORY else commands.launcher()
+    return {"launcher": launcher, "program": config.program, "argv": config.argv}
 
 
 def start_record(directory: Path, config: Config, **values: Any) -> None:
@@ -61,19 +50,17 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
     source.write(directory, config.source_files)
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
-    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), shlex.join([config.program, *config.argv])
-    command = f"{processes.launch()} {command}"
+    now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    session = {"started": now, "from_step": step, "command": command}
+    session = {"started": now, "from_step": step, "command": commands.line(**how)}
     if config.resumed_with:
         session["changed"] = config.resumed_with
     record = {
         "status": "running",
         "started": earlier.get("started", now),
         "script": Path(config.script_file).name,
-        "command": command,
+        **how,
         "started_in": str(Path.cwd()),
-        "resume": resume_command(directory, config),
         "process": {"id": os.getpid(), "host": platform.node()},
         "commit": commit(),
         "versions": versions(),

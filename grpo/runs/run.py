@@ -19,7 +19,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
-from grpo.core import processes
+from grpo.core import commands
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
 from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
@@ -128,18 +128,18 @@ class Run:
         """Return the command that continues a run that ended early."""
         if not checkpoints.newest(self.output)[0]:
             return "There is no checkpoint to resume from"
-        return f"To resume: {record.resume_command(self.output, self.config)}"
+        return f"To resume: {commands.resume(record.started(self.config), self.output)}"
 
     def next_steps(self, written: Path) -> str:
         """Return the next steps with a finished run, as commands to copy."""
         run = str(self.output)
         name = re.sub(r"[^\w.-]+|[.-]{2,}", "-", self.output.name).strip("-.")  # as the Hub takes it
         lines = ["Next:", f"  read the report  {written}"]
-        lines.append(f"  ask the model    {processes.tool('ask', run, 'your question')}")
+        lines.append(f"  ask the model    {commands.tool('ask', run, 'your question')}")
         if (self.output / "adapter_config.json").exists():
-            lines.append(f"  merge it         {processes.tool('merge', run)}")
+            lines.append(f"  merge it         {commands.tool('merge', run)}")
         if not self.config.training.push_to_hub:
-            lines.append(f"  publish it       {processes.tool('publish', run, f'your-name/{name}')}")
+            lines.append(f"  publish it       {commands.tool('publish', run, f'your-name/{name}')}")
         return "\n".join(lines)
 
     # Signals

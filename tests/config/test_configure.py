@@ -15,7 +15,7 @@ from grpo.config.settle import settle
 from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.rewarding import registry
-from grpo.runs.record import resume_command
+from grpo.runs.record import started
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -242,12 +242,13 @@ def test_rows_that_the_script_made_are_the_data_unless_others_are_named(tmp_path
     edited, path = INLINE | {"dataset_name": rows}, recipe(tmp_path, "dataset_name: recipe.csv\n")
     config = configure(edited, CPU)
     assert config.rows is rows and config.output == Path("outputs/Qwen-1.5B-GRPO-rows-of-the-script")
-    assert resume_command(config.output, config).startswith("python ")  # whose script makes them again
+    assert started(config)["launcher"] == "python"  # whose script makes them again
     for flags, name in ((["--config", path], "recipe.csv"), (["--dataset_name", "mine.csv"], "mine.csv")):
         config = configure(edited, [*flags, *CPU])
         assert config.rows is None and config.script.dataset_name == name
     passed = [{"question": "2 + 2?", "answer": "4"}]
-    assert configure(edited, ["--config", path, *CPU], passed).rows is passed
+    config = configure(edited, ["--config", path, *CPU], passed)
+    assert config.rows is passed and started(config)["launcher"] is None  # no command passes them
 
 
 def test_help_all_has_every_setting_once(capsys):

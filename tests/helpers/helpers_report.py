@@ -29,7 +29,9 @@ def write_run(run, text="plain", count=12):
     files = {
         "run.json": {
             "started": "2026-11-21T12:47:17+0000",
-            "command": f"train_grpo.py {text}",
+            "launcher": "python",
+            "program": "train_grpo.py",
+            "argv": [text],
             "commit": "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3+",
             "versions": {"torch": "2.13.0", text: text},
             "sources": {"system prompt": "1", f"code of {text}": "2"},

@@ -1,6 +1,5 @@
 """A run's files are read as far as they are valid for its present step, whatever has become of the run."""
 
-import json
 import platform
 import shlex
 from pathlib import Path
@@ -11,7 +10,7 @@ from helpers_report import add_metrics, change, write_run
 from grpo.__main__ import main as tool
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_lines, read_value
-from grpo.report.files import read_run, resume_command
+from grpo.report.files import read_run
 from grpo.runs import directory
 
 
@@ -42,31 +41,34 @@ def test_steps_are_those_of_the_record_or_of_the_logs(run):
 
 
 def test_a_run_that_was_killed_is_told_from_one_that_trains(run):
-    change(run, status="running", process={"id": 1, "host": platform.node()}, resume="python train_grpo.py")
+    change(
+        run,
+        status="running",
+        process={"id": 1, "host": platform.node()},
+        launcher="python",
+        program="x.py",
+        argv=["--seed", "3"],
+    )
     assert read_run(run).resume is None
     (run / "checkpoint-4").mkdir()
     with directory.locked(run):
         assert read_run(run).status == "running"
-    assert (read_run(run).status, read_run(run).resume) == ("killed", "python train_grpo.py")
+    resume = f"python x.py --seed 3 --output_dir {run} --resume_from_checkpoint auto"
+    assert (read_run(run).status, read_run(run).resume) == ("killed", resume)
     change(run, process={"id": 1, "host": "another machine"})  # whose locks are not seen here
     assert read_run(run).status == "running"
 
 
-@pytest.mark.parametrize("name", ["r", "my r"])
-@pytest.mark.parametrize(
-    "flag", ["--output_dir {}", "--output-dir={}", "--output_dir ./{}/", "--output_dir {} --output_dir {}"]
-)
-def test_a_moved_run_is_resumed_where_it_is(flag, name):
-    def written(directory, flag=flag):
-        words = [word.format(directory) for word in flag.split()]
-        return f"python train_grpo.py --seed 3 {shlex.join(words)} --run_name {shlex.quote(name)}"
-
-    Path(name).mkdir()
-    Path(name, "run.json").write_text(json.dumps({"resume": written(name), "settings": {"output_dir": name}}))
-    assert resume_command(Path(name)) == written(name)
-    Path(name).rename("moved to")
-    assert resume_command(Path("moved to")) == written("moved to", flag.replace("./{}/", "{}"))
-    assert resume_command(Path("none")) is None
+def test_a_moved_run_is_resumed_where_it_is(run, monkeypatch):
+    """From another directory than it was started in, its path is absolute."""
+    monkeypatch.chdir(run.parent)
+    (run / "checkpoint-4").mkdir()
+    started = {"launcher": "python", "program": "x.py", "argv": ["--output_dir", "run"]}
+    change(run, **started, started_in=str(run.parent))
+    run.rename("my run")
+    assert shlex.split(read_run(Path("my run")).resume)[2:4] == ["--output_dir", "my run"]
+    monkeypatch.chdir("my run")
+    assert shlex.split(read_run(Path()).resume)[2:4] == ["--output_dir", str(run.with_name("my run"))]
 
 
 # --- Broken files

@@ -14,7 +14,7 @@ from huggingface_hub.utils import http_backoff
 
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.core import processes
+from grpo.core import commands
 from grpo.report import charts, hub
 
 PUSHES = {"push_to_hub": "true", "hub_model_id": "me/x", "eval_samples": "2"}
@@ -98,7 +98,7 @@ def test_a_run_that_fails_to_upload_is_complete_on_the_disk(where, status, tiny_
     assert (str(status) if status else "disconnected") in line and not server.files["me/x"]
     assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
     server.fails.clear()
-    words = line.partition(f"to upload it: {processes.tool()} ")[2].split()
+    words = line.partition(f"to upload it: {commands.tool()} ")[2].split()
     assert tool(words) == 0 and {"model.safetensors", "README.md", "report.html"} <= server.files["me/x"].keys()
 
 

@@ -1,8 +1,7 @@
-"""A run's record: its settings and how it ended, its lines without half a one, and the command that resumes it."""
+"""A run's record: its settings, how it was started, and how it ended; a resumed one keeps what came before."""
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
@@ -11,7 +10,6 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.config.settle import settle
 from grpo.core.jsonfiles import append_line
-from grpo.core.settings import IN_MEMORY
 from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
 
@@ -36,6 +34,7 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
     assert record["geometry"]["num_generations"] == 16 and record["hardware"]["cpus"] >= 1
     assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
+    assert record["launcher"] == "python" and record["argv"][:4] == ["--use_cpu", "true", "--report_to", "none"]
     assert record["status"] == "running" and record["prompt"] == {"system": "Be brief."}
     records.finish(Path("r"), "finished", 12.345, 7)
     session = {**record["sessions"][0], "status": "finished", "seconds": 12.3}
@@ -72,27 +71,3 @@ def test_a_run_that_begins_anew_keeps_no_lines():
         append_line(Path("r") / name, {"step": 1})
     records.start_record(Path("r"), config())
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
-
-
-def resumes(output, *argv, dataset_name="a.csv"):
-    script = SimpleNamespace(dataset_name=dataset_name)
-    config = SimpleNamespace(argv=list(argv), script=script, program="my_dates.py", script_file="my_dates.py")
-    return records.resume_command(Path(output), config)
-
-
-def test_the_resume_command_names_run_and_launcher(monkeypatch):
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    command = resumes("outputs/X", "--config", "recipes/demo.yaml")
-    assert command == (
-        "python my_dates.py --config recipes/demo.yaml --output_dir outputs/X --resume_from_checkpoint auto"
-    )
-    assert resumes("outputs/X", *command.split()[2:]) == command  # it does not grow
-    again = "--resume_from_checkpoint=auto --config recipes/demo.yaml --resume-from-checkpoint x/checkpoint-3"
-    assert resumes("outputs/X", *again.split()) == command
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    command = resumes("mine", "--output_dir", "mine")
-    assert command == ("torchrun --nproc_per_node=4 my_dates.py --output_dir mine --resume_from_checkpoint auto")
-    assert resumes("mine", "--output_dir", "mine", dataset_name=IN_MEMORY) == (
-        "my_dates.main(['--output_dir', 'mine', '--resume_from_checkpoint', 'auto'], dataset=...)"
-    )
