@@ -26,20 +26,11 @@ from grpo.core.text import shorten
 from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
-from rewards import REWARD_FUNCS
 
 # Settings of one data set, dropped if a recipe or a flag names another one
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
-# HYPERPARAMETERS as they are shipped, to know what was edited: rewards, data and prompt
-SHIPPED: Mapping[str, Any] = {
-    "reward_funcs": list(REWARD_FUNCS)[:5],
-    "judge": None,
-    "prepare": None,
-    "dataset_name": "openai/gsm8k",
-    "prompt_format": "xml",
-    "system_prompt": None,
-    "answer_pattern": None,
-}
+# Rewards, data and prompt, of which a line says what replaces them if they were edited in HYPERPARAMETERS
+SAID = ("reward_funcs", "judge", "prepare", "dataset_name", "prompt_format", "system_prompt", "answer_pattern")
 Layers = Sequence[tuple[str, Mapping[str, Any]]]  # sources with their settings; later ones override earlier ones
 
 
@@ -84,27 +75,29 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     for source, values in layers:
         settings |= values
         origin |= dict.fromkeys(values, source)
-    for key in parser.required - origin.keys():
-        raise UserError(f"{key}: it needs a value; write it into HYPERPARAMETERS")
     _drop_settings_of_other_data(settings, origin, layers)
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     stages = _take_stages(settings, origin)
-    notes = _replaced(script, settings, origin, recipe_name or "")
+    notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
     return Given(settings, origin, stages, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
 
 
 def _replaced(
-    script: Mapping[str, Any], settings: Mapping[str, Any], origin: Mapping[str, str], recipe: str
+    script: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    origin: Mapping[str, str],
+    recipe: str,
 ) -> list[Check]:
     """Note the rewards, data and prompt in HYPERPARAMETERS that a recipe or a flag replaces."""
     return [
         Check("ok", key, f"{recipe if origin[key] == 'recipe' else 'the flag'} replaces the script's own: {own}")
-        for key, shipped in SHIPPED.items()
-        if key in script and script[key] != shipped and settings[key] != script[key]
+        for key in SAID
+        if key in script and script[key] != defaults[key] and settings[key] != script[key]
         if origin[key] in ("recipe", "flag") and (own := _shown(script[key]))
     ]
 

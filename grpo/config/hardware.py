@@ -15,7 +15,7 @@ from trl.import_utils import is_vllm_available
 from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, reason_of
-from grpo.core.settings import given_by
+from grpo.core.settings import SETTINGS, UNSET, given_by
 from grpo.report import trackers
 from lean_grpo import gpu
 
@@ -26,16 +26,6 @@ recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --
 OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
 NEEDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes", "use_liger_kernel": "liger_kernel"}
-# Settings that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says
-ON_CPU: dict[str, Any] = {
-    "fp16": False,
-    "tf32": None,
-    "dtype": "float32",
-    "attn_implementation": "sdpa",
-    "load_in_4bit": False,
-    "load_in_8bit": False,
-    "use_liger_kernel": False,
-}
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r {}{}, or use --use_vllm false"
 # Settings that vLLM, or TRL with vLLM, does not support
@@ -96,10 +86,11 @@ def _check_workers() -> None:
 
 def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
     flags, chosen = given_by(origin, "flag"), given_by(origin, "recipe", "flag")
-    for key, value in ON_CPU.items():
+    on_cpu = {key: known.on_cpu for key, known in SETTINGS.items() if known.on_cpu is not UNSET}
+    for key, value in on_cpu.items():
         if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
+    settings.update({key: value for key, value in on_cpu.items() if key not in flags})
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed, if installed, warns of a missing GPU
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:

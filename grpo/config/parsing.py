@@ -14,48 +14,13 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import ScriptArguments
+from grpo.core.settings import ALIASES, SETTINGS, UNSET, ScriptArguments, about
 
 RECIPES, EXAMPLES = ROOT / "recipes", ROOT / "examples"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
 MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
-# Names of settings in other trainers, and common guesses
-ALIASES = {
-    "batch_size": "per_device_train_batch_size",
-    "dataset_prompt_column": "question_column",  # of open-r1's recipes, as is the next
-    "dataset_train_split": "dataset_split",
-    "dataset_test_split": "eval_split",
-    "dataset_id_or_path": "dataset_name",
-    "cpu": "use_cpu",
-    "epochs": "num_train_epochs",
-    "group_size": "num_generations",
-    "rollout_n": "num_generations",
-    "kl_coef": "beta",
-    "kl_coeff": "beta",
-    "lora_rank": "lora_r",
-    "lr": "learning_rate",
-    "max_length": "max_completion_length",  # transformers', as is the next
-    "max_new_tokens": "max_completion_length",
-    "max_response_length": "max_completion_length",  # verl's
-    "max_tokens": "max_completion_length",  # vLLM's
-    "n": "num_generations",  # vLLM's
-    "num_return_sequences": "num_generations",  # transformers'
-    "micro_batch_size": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "model": "model_name_or_path",
-    "model_id": "model_name_or_path",
-    "num_training_steps": "max_steps",  # transformers', as is the next
-    "num_warmup_steps": "warmup_steps",
-    "quantization_config": "load_in_4bit",
-    "revision": "model_revision",
-    "steps": "max_steps",
-    "total_steps": "max_steps",
-    "torch_dtype": "dtype",
-    "use_lora": "use_peft",
-    "warmup_ratio": "warmup_steps",
-}
 
 
 def JSON(text: str) -> Any:
@@ -93,13 +58,10 @@ class Parser(TrlParser):
             if key.endswith("_kwargs") or key in ("stages", "reward_args"):
                 self.settings[key].type = JSON
         self.settings["prompt_format"].type = JSON_or_name
+        usual = {key for key, action in self.settings.items() if action.default is not None}
+        self.never_none = {key for key in usual if not about(key).may_be_none}
+        self.set_defaults(**{key: known.default for key, known in SETTINGS.items() if known.default is not UNSET})
         self.defaults = {key: action.default for key, action in self.settings.items()}
-        self.required = {key for key, action in self.settings.items() if action.required}
-        for key in self.required:  # of all sources together
-            self.settings[key].required = False
-        self.never_none = {key for key, default in self.defaults.items() if default is not None} | self.required
-        # None is valid: with eval_only; use vLLM if it is installed; no upper end
-        self.never_none -= {"dataset_name", "use_vllm", "vllm_importance_sampling_clip_max"}
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
         self.add_argument("--help_all", action="help", help="Show all settings and exit.")
 

@@ -9,10 +9,9 @@ from typing import Any
 from grpo.core import fingerprint
 from grpo.core.checklist import Check
 from grpo.core.processes import say
-from grpo.core.settings import Config
+from grpo.core.settings import LENGTH, Config, about
 from grpo.rewarding.registry import Rewards
 from grpo.runs import directory, resume, source
-from grpo.runs.directory import LENGTHS
 from grpo.task.task import Task
 
 # Names in a script that are compared one by one, not with the rest of the script
@@ -48,7 +47,7 @@ def settle(config: Config, task: Task, rewards: Rewards) -> bool:
         if changed == []:
             say(f"{config.output} has finished, and nothing has changed since; a larger max_steps trains on")
             return config.script.dry_run
-        if changed and not LENGTHS & set(changed):
+        if changed and not any(about(key).change is LENGTH for key in changed):
             finding = f"the run has finished, so it is only evaluated and saved again ({', '.join(changed)} changed)"
             config.notes.append(Check("ok", "finished", finding))
     return True

@@ -7,67 +7,16 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from grpo.config.parsing import ALIASES
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import Geometry, given_by
+from grpo.core.settings import ALIASES, Geometry, about, given_by
 from grpo.core.text import counted
 
-RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    (
-        "at least 1",
-        lambda number: number >= 1,
-        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
-        "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_num_samples "
-        "pack_tokens lora_r",
-    ),
-    ("at least 2", lambda number: number >= 2, "num_generations"),
-    (
-        "at least 0",
-        lambda number: number >= 0,
-        "num_shots eval_samples eval_every seed top_k epsilon epsilon_high max_grad_norm warmup_steps "
-        "save_total_limit",
-    ),
-    ("at least 0", lambda number: 0 <= number < math.inf, "beta weight_decay"),
-    (
-        "above 0",
-        lambda number: 0 < number < math.inf,
-        "temperature num_train_epochs delta repetition_penalty lora_alpha logging_steps save_steps",
-    ),
-    ("from 0 to 1", lambda number: 0 <= number <= 1, "learning_rate max_faulty_rewards min_p"),
-    ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p vllm_gpu_memory_utilization"),
-    ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2 lora_dropout"),
-    ("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1, "max_steps"),
-)
-# Settings for which TRL accepts any text and fails only in the first step
-CHOICES = {
-    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "scale_rewards": ("group", "batch", "none"),
-}
-HARMFUL = {
-    "remove_unused_columns": "removes the columns that rewards read, gold answers among them",
-    "neftune_noise_alpha": "adds noise to training's log-probabilities that the sampled completions did not have",
-    "use_transformers_continuous_batching": "draws other samples for the same seed, so that no run can be repeated",
-    "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
-}
-# Settings of other trainers' samplers and losses, with the value that changes nothing, and a reason
-IGNORED: dict[str, tuple[Any, str]] = {
-    "train_sampling_strategy": (
-        "random",
-        "rollouts take their prompts in groups; shuffle_dataset false keeps the order",
-    ),
-    "length_column_name": ("length", "rollouts take their prompts in groups"),
-    "label_smoothing_factor": (0.0, "GRPO has no labels to smooth"),
-    "label_names": (None, "GRPO has no labels"),
-    "include_for_metrics": ([], "GRPO computes its own metrics"),
-    "batch_eval_metrics": (False, "GRPO computes its own metrics"),
-}
 # Arguments of `generate` that no setting replaces, with the reason why they cannot be set
 NOT_SAMPLING = {
     "do_sample": "rollouts are samples",
@@ -86,25 +35,12 @@ TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).
     "sanitize_control_tokens",
 }
 PLACES = ("script", "recipe", "flag")  # of settings; later ones override earlier ones
-# Flags, as a regular expression, that do nothing unless this setting is on
-REQUIRES = {
-    "lora_|use_rslora|use_dora": "use_peft",
-    "bnb_|use_bnb_nested_quant": "load_in_4bit",
-    "vllm_": "use_vllm",
-    "dataloader_(persistent|prefetch)_": "dataloader_num_workers",
-}
 
 
 def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     """Raise UserError for the first setting that cannot work, or for a flag that would have no effect."""
-    flags = given_by(origin, "flag")
-    for label, in_range, keys in RANGES:
-        for key in keys.split():
-            if settings[key] is not None and not in_range(settings[key]):
-                raise UserError(f"{key}: {settings[key]} is out of range; use a number {label}")
-    for key, choices in CHOICES.items():
-        if settings[key] not in choices:
-            raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
+    for key, value in settings.items():
+        _check_value(key, value)
     _check_data(settings)
     for key in ("eval_only", "eval_every"):
         skipped = key == "eval_every" and PLACES.index(origin["eval_samples"]) > PLACES.index(
@@ -121,12 +57,6 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         if key in TOKENIZING:
             raise UserError(f"chat_template_kwargs: {key} is not for the template, but changes its prompts; drop it")
     _check_nested(settings)
-    for key, harm in HARMFUL.items():
-        if settings[key]:
-            raise UserError(f"{key}: it {harm}; drop it")
-    for key, (neutral, reason) in IGNORED.items():
-        if settings[key] != neutral:
-            raise UserError(f"{key}: it has no effect: {reason}; drop it")
     if "hub_strategy" in origin and settings["hub_strategy"] != "end":
         raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
     loader = settings["accelerator_config"] or ""  # text, or a file's path, if set by a flag
@@ -136,12 +66,23 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         raise UserError("accelerator_config: num_steps has a setting of its own; use --gradient_accumulation_steps")
     if found := re.search(r"(dispatch|split)_batches\W+true", str(loader), re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
-    for pattern, switch in REQUIRES.items():
-        ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
+    for key in sorted(given_by(origin, "flag")):
+        switch = about(key).needs
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # if it is installed
-        if ignored and not settings[switch] and not by_itself:
+        if switch and settings[key] not in (None, False) and not settings[switch] and not by_itself:
             value = "1" if switch.endswith("workers") else "true"
-            raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} {value}")
+            raise UserError(f"{key}: it has no effect without {switch}; drop it, or add --{switch} {value}")
+
+
+def _check_value(key: str, value: Any) -> None:
+    known = about(key)
+    if known.range and value is not None and not known.range.contains(value):
+        raise UserError(f"{key}: {value} is out of range; use a number {known.range.label}")
+    if known.choices and value not in known.choices:
+        others, last = ", ".join(known.choices[:-1]), known.choices[-1]
+        raise UserError(f"{key}: {value!r} is unknown; use {others} or {last}")
+    if known.fixed and value and value != known.fixed[0]:
+        raise UserError(f"{key}: {known.fixed[1]}; drop it")
 
 
 def _check_nested(settings: Mapping[str, Any]) -> None:

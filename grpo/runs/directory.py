@@ -14,7 +14,7 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value
 from grpo.core.processes import LOCK, is_first_process, is_locked
-from grpo.core.settings import data_label
+from grpo.core.settings import LENGTH, about, data_label
 from grpo.runs import checkpoints
 
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
@@ -88,10 +88,6 @@ class Claim(NamedTuple):
     notes: tuple[Check, ...] = ()
 
 
-# Settings that only change an experiment's length
-LENGTHS = {"max_steps", "num_train_epochs"}
-
-
 def claim(
     output_dir: str | None,
     default_dir: str,
@@ -121,7 +117,7 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
     """Return the last run of the default name that is this experiment, or else this experiment with another length."""
     taken = itertools.takewhile(lambda path: not is_free(path), numbered(default_dir))
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
-    same = [run for run, differ in runs.items() if differ.keys() <= LENGTHS]
+    same = [run for run, differ in runs.items() if all(about(name).change is LENGTH for name in differ)]
     if same or not runs:
         return min(same, key=lambda run: bool(runs[run]), default=Path(default_dir))
     others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())

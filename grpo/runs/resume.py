@@ -14,33 +14,10 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.fingerprint import REST, without_rest
 from grpo.core.jsonfiles import read_value, without_nan
-from grpo.core.settings import Config
+from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, Config, about, changes_learning
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
-from grpo.runs.directory import LENGTHS
 
-# Settings that the checkpoint's place in the data or its optimizer state depends on
-MUST_MATCH = (
-    "model_name_or_path",
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
-    *("num_generations", "num_iterations", "seed", "shuffle_dataset", "optim", "use_peft", "lora_r"),
-    *("lora_target_modules", "dtype"),
-)
-# Names of data, which may have moved; the rows themselves are compared
-DATA = ("dataset_name", "dataset_config", "dataset_split", "max_samples")
-# Settings that do not change what is learned: logging, files, measuring, speed
-MAY_CHANGE = (
-    *DATA,
-    *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "dry_run"),
-    *("stop_on_alarm", "max_faulty_rewards", "allow_custom_rewards", "packed", "pack_tokens"),
-    *("ddp_timeout", "disable_tqdm"),
-)
-MAY_CHANGE_PREFIXES = (
-    *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb", "trackio"),
-    *("gradient_checkpointing", "activation_checkpointing"),
-)
-# Settings of one command, in which a finished run and the command that resumes it differ
-OF_A_COMMAND = ("resume_from_checkpoint", "output_dir", "dry_run")
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
@@ -77,7 +54,7 @@ def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str,
     """Return, in words, the changes that make a resumed run another experiment; its length is not one."""
     sealed = checkpoints.read_seal(checkpoint)
     found = _in_words(changes(sealed, settings), other_sources(sealed, sources))
-    return [text for label, text in found.items() if label not in LENGTHS]
+    return [text for label, text in found.items() if about(label).change is not LENGTH]
 
 
 def changed_since_the_end(
@@ -95,7 +72,7 @@ def changed_since_the_end(
     if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
         return None
     then, now = record.get("settings") or {}, as_json(settings)
-    differing = [key for key in now if key not in OF_A_COMMAND and then.get(key) != now[key]]
+    differing = [key for key in now if about(key).change is not COMMAND and then.get(key) != now[key]]
     return differing + [f"the {label}" for label in other_sources(record, sources)]
 
 
@@ -130,9 +107,8 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
             f"that other prompts would follow; restore what was edited, {_or_new_run(checkpoint)}"
         )
     changed, notes = changes(sealed, settings), list[Check]()
-    for key in MUST_MATCH:
-        if key in changed:
-            then, now = changed[key]
+    for key, (then, now) in changed.items():
+        if about(key).change is CHECKPOINT:
             words = " ".join(map(str, then)) if isinstance(then, list) else then
             remedy = f"drop --{key}" if words is None else f"use --{key} {words}"
             raise UserError(
@@ -163,13 +139,8 @@ def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = F
         key: (then[key], now[key])
         for key in then
         if key in now and then[key] != now[key] and not _is_moved(then[key], now[key])
-        if changes_learning(key) or (decisive and key in DATA)
+        if changes_learning(key) or (decisive and about(key).change is DATA)
     }
-
-
-def changes_learning(key: str) -> bool:
-    """True if a setting affects what is learned. Names of data do not: the rows themselves are compared."""
-    return key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_PREFIXES)
 
 
 def _is_moved(then: Any, now: Any) -> bool:

@@ -16,17 +16,15 @@ from rich.table import Table
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.fingerprint import without_rest
 from grpo.core.processes import show
+from grpo.core.settings import about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison
 from grpo.results.comparison import mean_interval
-from grpo.runs import resume
 
 Answer: TypeAlias = dict[str, Any]  # a line of completions_*.jsonl
 # A measure's key in comparison.json and in eval_*.json; without gold answers, rewards replace accuracies
 KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
-PROMPT = {"system_prompt", "prompt_format", "answer_pattern"}  # settings whose effect, the prompt, has a hash
-SEEDS = {"seed", "data_seed"}  # settings that may differ between runs of one experiment
 
 
 def read(directory: Path) -> RunFiles:
@@ -59,7 +57,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
     known = [{**run.settings, "commit": run.record.get("commit"), "processes": _processes(run)} for run in runs]
     if len({run.step for run in runs if "after" in run.evaluations}) > 1:
         known = [{**settings, "steps": run.step} for settings, run in zip(known, runs, strict=True)]
-    keys = dict.fromkeys(key for settings in known for key in settings if _is_compared(key))
+    keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
     values = {key: [settings.get(key) for settings in known] for key in keys}
     return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
 
@@ -68,16 +66,11 @@ def _processes(run: RunFiles) -> int:
     return (run.record.get("geometry") or {}).get("world_size", 1)
 
 
-def _is_compared(key: str) -> bool:
-    measures = key in resume.DATA or (key.startswith("eval") and key != "eval_every")
-    return measures or (resume.changes_learning(key) and key not in PROMPT)
-
-
 def print_runs(runs: Sequence[RunFiles]) -> None:
     """Print the table, each run against the first, and all differences."""
     settings, sources = differing(runs), differing_sources(runs)
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
-    one_experiment = settings.keys() <= SEEDS and not (sources or resumed)
+    one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
     show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     show(_table(runs, with_mean=one_experiment))
     lines = [*after_training(runs), *resumed]

@@ -1,5 +1,6 @@
 """grpo/config/configure.py: HYPERPARAMETERS < recipe < command line, and one readable line for every mistake."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,11 @@ import pytest
 from helpers_runs import ROOT
 
 import train_grpo
-from grpo.config.configure import SHIPPED, configure, read
+from grpo.config.configure import SAID, configure, read
 from grpo.config.parsing import Parser
 from grpo.config.settle import settle
 from grpo.core.errors import UserError
+from grpo.core.settings import SETTINGS, UNSET, ScriptArguments
 from grpo.data import dataset
 from grpo.rewarding import registry
 from grpo.runs.record import started
@@ -116,9 +118,12 @@ def mine(completions, **kwargs):
     return [0.0] * len(completions)
 
 
-def test_the_block_is_shipped_as_it_is_compared():
+def test_the_block_repeats_this_projects_defaults():
     names, _ = registry.by_name(INLINE)
-    assert {key: names.get(key) for key in SHIPPED} == SHIPPED
+    defaults = Parser().defaults
+    ours = {key for key, known in SETTINGS.items() if known.default is not UNSET}
+    ours |= {field.name for field in dataclasses.fields(ScriptArguments)} - {"dataset_config"}  # GSM8K's
+    assert {key: defaults[key] for key in names if key in ours} == {key: names[key] for key in names if key in ours}
 
 
 FIVE = "reward_funcs: [int_reward_func]\n"
@@ -146,7 +151,7 @@ REPLACED = [  # an edit of HYPERPARAMETERS, a recipe, flags, and what is said to
 def test_what_replaces_an_edit_of_the_block_is_said(edit, text, flags, said, tmp_path):
     path = recipe(tmp_path, text or "seed: 1\n")
     notes = configure(INLINE | edit, ["--config", path, *CPU, *flags.split()]).notes
-    found = [note.finding for note in notes if note.name in SHIPPED]
+    found = [note.finding for note in notes if note.name in SAID]
     assert len(found) == (said is not None) and all(finding.endswith(said) for finding in found)
 
 
@@ -180,12 +185,12 @@ def test_paths_in_the_script_are_paths():
     assert (config.model.model_name_or_path, config.output) == (str(model), Path("out"))
 
 
-def test_a_setting_without_a_default_needs_a_value():
-    for without in ({key: INLINE[key] for key in INLINE.keys() - {"num_shots"}}, INLINE | {"num_shots": None}):
-        with pytest.raises(UserError, match=r"^num_shots: it needs a value"):
-            configure(without, CPU)
-        with_flag = configure(without, ["--num_shots", "1", *CPU])
-        assert (with_flag.script.num_shots, with_flag.origin["num_shots"]) == (1, "flag")
+def test_none_needs_a_meaning_and_a_missing_line_has_its_default():
+    with pytest.raises(UserError, match=r"^num_shots: it needs a value"):
+        configure(INLINE | {"num_shots": None}, CPU)
+    with_flag = configure(INLINE | {"num_shots": None}, ["--num_shots", "1", *CPU])
+    assert (with_flag.script.num_shots, with_flag.origin["num_shots"]) == (1, "flag")
+    assert configure({key: INLINE[key] for key in INLINE if key != "num_shots"}, CPU).script.num_shots == 0
 
 
 SLIPS = {  # words of the error

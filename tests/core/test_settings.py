@@ -1,0 +1,100 @@
+"""What is known of a setting is one line of grpo/core/settings.py, which all that judges it asks."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from helpers_runs import ROOT
+
+from grpo.config.parsing import Parser
+from grpo.core.settings import FAMILIES, SETTINGS, UNSET, about
+
+OURS = (
+    '    max_words: int = _setting(50, "Words of an answer, at most.", AT_LEAST_1, '
+    'change=CHECKPOINT, aliases=("words",))'
+)
+TRLS = (
+    '    "entropy_coef": Setting(range=AT_LEAST_0, change=NOTHING, is_seed=True, on_cpu=0.5, fixed=(0.5, "it hurts")),'
+)
+PROGRAM = """
+import contextlib, io, json, shutil
+from pathlib import Path
+from grpo.config.configure import configure, read
+from grpo.core.errors import UserError
+from grpo.core.settings import changes_learning, makes_another_experiment
+from grpo.runs import checkpoints, resume
+import train_grpo
+
+def error(function, *given):
+    try:
+        return str(function(*given) and "")
+    except UserError as caught:
+        return str(caught)
+
+def shown(function, *given):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        function(*given)
+    return " ".join(out.getvalue().split())
+
+def given(flags):
+    return configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags.split()])
+
+def resumed(key, then, now):
+    checkpoint = Path("checkpoint-1")
+    checkpoint.mkdir(exist_ok=True)
+    checkpoints.seal(checkpoint, 1, settings={key: then})
+    return error(lambda: [note.finding for note in resume.compare(checkpoint, {key: now}, 1, {})])
+
+print(json.dumps({
+    "help": shown(read, train_grpo.HYPERPARAMETERS, ["--help_all"]),
+    "default": given("").script.max_words,
+    "on_cpu": given("").training.entropy_coef,
+    "range": [error(given, "--max_words 0"), error(given, "--entropy_coef -1")],
+    "fixed": error(given, "--entropy_coef 2"),
+    "alias": error(given, "--words 3"),
+    "resume": [resumed("max_words", 50, 60), resumed("entropy_coef", 0.5, 0.6)],
+    "compare": [makes_another_experiment(key) for key in ("max_words", "entropy_coef")],
+}))
+"""
+
+
+def test_a_setting_is_added_in_one_line(tmp_path):
+    for name in ("lean_grpo", "exact_answers", "recipes", "rewards.py", "train_grpo.py"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "grpo", tmp_path / "grpo", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "grpo/core/settings.py"
+    text = path.read_text(encoding="utf-8")
+    for place, line in (("    # The run\n", OURS), ("TRLS = {\n", TRLS)):
+        assert text.count(place) == 1
+        text = text.replace(place, f"{place}{line}\n")
+    path.write_text(text, encoding="utf-8")
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert "--max_words" in found["help"] and "Words of an answer, at most." in found["help"]
+    assert (found["default"], found["on_cpu"]) == (50, 0.5)
+    assert found["range"][0].startswith("max_words: 0 is out of range; use a number at least 1")
+    assert found["range"][1].startswith("entropy_coef: -1.0 is out of range; use a number at least 0")
+    assert found["fixed"].startswith("entropy_coef: it hurts; drop it")
+    assert "did you mean max_words?" in found["alias"]
+    assert found["resume"][0].startswith("max_words: 60 instead of the 50 of") and found["resume"][1] == "[]"
+    assert found["compare"] == [True, False]
+
+
+def test_every_line_is_of_a_setting_that_exists():
+    known = Parser().settings
+    assert {name for name in SETTINGS if "*" not in name} <= known.keys()
+    for family in FAMILIES:
+        assert any(name.startswith(family) and name not in SETTINGS for name in known), family
+    assert {row.needs for row in SETTINGS.values()} - {""} <= known.keys()
+    aliases = [alias for row in SETTINGS.values() for alias in row.aliases]
+    assert len(aliases) == len(set(aliases)) and not known.keys() & set(aliases)
+
+
+@pytest.mark.parametrize("name", [name for name, known in SETTINGS.items() if known.range or known.choices])
+def test_defaults_are_in_range(name):
+    known, default = about(name), Parser().defaults[name]
+    assert default is None or (known.range.contains(default) if known.range else default in known.choices)
+    assert known.default is UNSET or known.default == default
