@@ -12,7 +12,7 @@ from rewards import Gold
 NEARLY_ALL, MOSTLY = (
     0.9,
     0.75,
-)  # shares; one answer for everything: the first of all, less than the second of the golds
+)  # shares. One answer for everything: at least the first of all, below the second of the golds
 REPEATS = 0.05  # least share of the most frequent gold answer where gold answers repeat, as labels do
 QUESTIONS = 12  # the fewest that show one answer for everything
 SHOWN = 8  # answers in a distribution
@@ -79,7 +79,12 @@ def repeat(golds: Sequence[Gold | None]) -> bool:
     return most > 2 and most >= REPEATS * len(golds) and 1 < len(counts) <= len(golds) / 2
 
 
-def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None, most: int = SHOWN) -> list[Share]:
+def _first_alternatives(golds: Iterable[Gold | None]) -> dict[str, str]:
+    """Return the first alternative of each gold answer by `same_text` of all its alternatives."""
+    return {same_text(one): alternatives(gold)[0] for gold in golds for one in alternatives(gold)}
+
+
+def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None) -> list[Share]:
     """Return the shares of the most frequent answers, first those of the gold answers; the last is that of all others.
 
     Args:
@@ -89,7 +94,7 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
     Share(answer='A', gold=0.6666666666666666, given={'after': 0.6666666666666666})
     """
     written: dict[str, str] = {}
-    first = {same_text(one): alternatives(gold)[0] for gold in golds for one in alternatives(gold)}
+    first = _first_alternatives(golds)
 
     def counted(answers: Iterable[str]) -> Counter[str]:
         keys = Counter[str]()
@@ -103,11 +108,11 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
     by_name = {name: counted(answers) for name, answers in (given or {}).items()}
     of_answers = sum(by_name.values(), Counter[str]())
     ranked = sorted(written, key=lambda key: (-of_golds[key], -of_answers[key]))
-    if len(ranked) > most:  # frequent answers that are no gold answers are shown, too
+    if len(ranked) > SHOWN:  # frequent answers that are no gold answers are shown, too
         frequent = sorted(
             ranked, key=lambda key: -max(of_golds[key], *(counts[key] for counts in by_name.values()), 0)
         )
-        ranked = [key for key in ranked if key in frequent[: most - 1]]
+        ranked = [key for key in ranked if key in frequent[: SHOWN - 1]]
     size = len(golds)
     shares = [
         Share(written[key], of_golds[key] / size, {name: counts[key] / size for name, counts in by_name.items()})
@@ -127,7 +132,7 @@ def tally(given: Given, golds: Sequence[Gold | None], group: int = 1) -> dict[st
     """
     if not given or None in golds:
         return None
-    first = {same_text(one): alternatives(gold)[0] for gold in golds for one in alternatives(gold)}
+    first = _first_alternatives(golds)
     answers = Counter(first.get(same_text(answer), " ".join(answer.split()))[:CLIPPED] for answer in given)
     frequent = dict(answers.most_common(FREQUENT))
     counted = Counter(alternatives(gold)[0][:CLIPPED] for gold in golds)
