@@ -35,8 +35,10 @@ from grpo.core.errors import one_line, run_main
 from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.data.dataset import load_data
-from grpo.evaluation.before_after import measure_after, measure_alone, measure_before
+from grpo.evaluate_only import evaluate_only
+from grpo.evaluation.before_after import measure_after, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
+from grpo.policy.templates import fit_to_template
 from grpo.preflight import preflight
 from grpo.report import hub
 from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
@@ -180,14 +182,16 @@ def experiment(config: Config) -> int:
     if not settle(config, task, reward_funcs):  # the run's directory, and the checkpoint to resume from
         return 0  # it has finished already
 
+    if config.script.eval_only:
+        return evaluate_only(config, task, reward_funcs)  # answers the held-out questions, and trains nothing
+
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out from training
-    tokenizer, task = load_tokenizer(config, task)  # AutoTokenizer, padding on the left
+    tokenizer = load_tokenizer(config)  # AutoTokenizer, padding on the left
+    task = fit_to_template(task, tokenizer, config.template_kwargs)
     data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
-    perfect = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints a table, raises at an error
+    perfect = preflight.check_run(config, tokenizer, task, data, reward_funcs)  # prints a table, raises at an error
     if config.script.dry_run:
         return 0
-    if config.script.eval_only:
-        return measure_alone(config, tokenizer, task, data, reward_funcs)
 
     with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work

@@ -62,25 +62,26 @@ class Reading(NamedTuple):
     unmarked: int  # dropped rows whose answer lacks the others' mark
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The training and held-out rows of a run, and the counts that preflight reports."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Questions:
+    """The held-out questions, and what preflight reports of their data."""
 
-    train: Dataset  # columns `question`, `prompt`, `answer`, as in `held_out`; no question is in both
-    held_out: Dataset
-    readings: list[Reading]  # of the training and the held-out table
+    held_out: Dataset  # columns `question`, `prompt`, `answer` and the data's other ones
+    readings: list[Reading]  # of the tables that were read
     cut_off: bool  # True if the held-out rows were cut off the training rows
-    overlap: int  # training rows dropped for their held-out question
-    tokens: str  # a hash of the training prompts' tokens
-    lengths: list[int]  # tokens of every training prompt, including those dropped for their length
-    too_long: int
-    reasoning: list[str]  # text before the answer in the first thousand gold solutions
+    lengths: list[int]  # tokens of the prompts of `rows`, and of those dropped for their length
+    too_long: int = 0  # training rows dropped for their length
+    reasoning: list[str]  # text before the answer in the first thousand gold solutions of `rows`
     reserved: list[str]  # columns dropped because TRL uses their names
     media: list[str]  # columns with images, videos or sound, which the model does not get
     placeholders: list[str]  # of the questions with one, `<image>` or the like
-    conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
-    columns: list[str]  # of the training rows as they were read, before `prepare`
+    columns: list[str]  # of the rows as they were read, before `prepare`
     question_column: str  # the one that was read
+
+    @property
+    def rows(self) -> Dataset:
+        """The rows that preflight describes: the training rows, or without training the held-out ones."""
+        return self.held_out
 
     @property
     def unusable(self) -> int:
@@ -110,126 +111,170 @@ class Data:
 
     @property
     def wrong_answer(self) -> str:
-        """A wrong answer to the first training row, from other rows' gold answers; "" if it has no gold answer."""
-        golds = self.train["answer"][:1000]
+        """A wrong answer to the first row, from other rows' gold answers; "" if it has no gold answer."""
+        golds = self.rows["answer"][:1000]
         return wrong_answer(golds[0], golds[1:]) if golds[0] else ""
 
     def counts(self) -> dict[str, Any]:
         """Count rows, for run.json."""
+        return {"held_out": len(self.held_out), "unusable": self.unusable}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data(Questions):
+    """The training and held-out rows of a run. No question is in both."""
+
+    train: Dataset  # columns as in `held_out`
+    overlap: int  # training rows dropped for their held-out question
+    tokens: str  # a hash of the training prompts' tokens
+    conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
+
+    @property
+    def rows(self) -> Dataset:
+        return self.train
+
+    def counts(self) -> dict[str, Any]:
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
         return {"train": len(self.train), "held_out": len(self.held_out), **dropped}
 
 
-def load_data(
-    config: Config,
-    task: Task,
-    tokenizer: PreTrainedTokenizerBase,
-    needs_gold: Sequence[str],
-) -> Data:
+def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, needs_gold: Sequence[str]) -> Data:
     """Load training and held-out rows with `prompt` and `answer`. No question is in both.
 
     Args:
         needs_gold: rewards and settings that need gold answers; if empty, rows may lack them.
     """
     script = config.script
-
-    # Read
     with PartialState().main_process_first():  # other processes read its cache
-        training, evaluation = read_rows(config)
-    datasets.disable_progress_bars()  # the rest is fast
-
-    # Make prompts
-    for key in ("question_column", "answer_column") if task.prepare else ():
-        if f"{getattr(script, key)}_column" != key:
-            raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
-    tables: dict[str, Dataset] = {}
-    readings = []
-    media: dict[str, None] = {}
-    columns = {script.question_column, script.answer_column}
-    as_read = column_names((training if training is not None else evaluation) or [])
-    for kind, table in (("training", training), ("evaluation", evaluation)):
-        tables[kind] = Dataset.from_dict({})
-        if table is not None:
-            name = (
-                script.eval_dataset_name if kind == "evaluation" and script.eval_dataset_name else script.dataset_name
-            )
-            label = f"{kind} data {name!r}"
-            if task.prepare:
-                table = prepared(table, task.prepare, label)
-            columns.update(column_names(table))
-            media |= {name: None for name in MEDIA for row in table if row.get(name)}
-            tables[kind], reading = make_prompts(
-                table, task, needs_gold, script.question_column, script.answer_column, label
-            )
-            readings.append(reading)
-
-    # Hold out
-    if evaluation is not None:
-        train, held_out = tables["training"], draw_rows(tables["evaluation"], script.eval_samples)
-    else:
-        train, held_out = split_held_out(tables["training"], script.eval_samples)
-    if script.eval_only:
-        train, overlap, limit = held_out, 0, None
-    else:
-        train, overlap = drop_overlap(train, held_out)
-        limit = script.max_prompt_length
-    with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
-        asked = itertools.chain(train["prompt"], held_out["prompt"])
-        lengths, tokens = lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), len(train))
-    kept, too_long = drop_long(train, lengths, limit)
+        splits = read_source(config)
+        evaluation = read_held_out(config, splits)
+        training = take_split(splits, script.dataset_split, limit=script.max_samples)
+    made, found = _make_tables(config, task, {"training": training, "evaluation": evaluation}, needs_gold)
+    train, held_out = _hold_out(made, script.eval_samples)
+    train, overlap = drop_overlap(train, held_out)
+    lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
+    kept, too_long = drop_long(train, lengths, script.max_prompt_length)
     return Data(
         train=kept.remove_columns(REASONING),
         held_out=held_out.remove_columns(REASONING),
-        readings=readings,
         cut_off=evaluation is None,
         overlap=overlap,
         tokens=hashlib.sha256(f"{tokens} {tokenizer.eos_token_id}".encode()).hexdigest(),
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
-        reserved=[name for name in RESERVED if name in columns - {script.question_column, script.answer_column}],
-        media=[name for name in media if name not in (script.question_column, script.answer_column)],
-        placeholders=[
-            found[0]
-            for rows in (kept, held_out)
-            for question in rows["question"][:]
-            if (found := PLACEHOLDER.search(question))
-        ],
-        conflicts=conflicts(tables["training"]),
-        columns=as_read,
-        question_column="question" if task.prepare else question_column_of(as_read, script.question_column),
+        placeholders=placeholders(kept, held_out),
+        conflicts=conflicts(made["training"]),
+        **found,
     )
+
+
+def load_questions(
+    config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, needs_gold: Sequence[str]
+) -> Questions:
+    """Load the held-out questions alone: those of a run with these settings.
+
+    Training rows are read only if the held-out ones are cut off them.
+    """
+    script = config.script
+    with PartialState().main_process_first():
+        splits = None if script.eval_dataset_name else read_source(config)
+        evaluation = read_held_out(config, splits)
+        training = None
+        if splits and evaluation is None:
+            training = take_split(splits, script.dataset_split, limit=script.max_samples)
+    made, found = _make_tables(config, task, {"training": training, "evaluation": evaluation}, needs_gold)
+    _, held_out = _hold_out(made, script.eval_samples)
+    return Questions(
+        held_out=held_out.remove_columns(REASONING),
+        cut_off=evaluation is None,
+        lengths=_measured(config, tokenizer, len(held_out), held_out)[0],
+        reasoning=held_out[REASONING][:1000],
+        placeholders=placeholders(held_out),
+        **found,
+    )
+
+
+def _make_tables(
+    config: Config, task: Task, tables: Mapping[str, list[Row] | None], needs_gold: Sequence[str]
+) -> tuple[dict[str, Dataset], dict[str, Any]]:
+    """Make the prompts of the tables (None: there is none). Return them, and what `Questions` notes of them."""
+    datasets.disable_progress_bars()  # the rest is fast
+    script = config.script
+    for key in ("question_column", "answer_column") if task.prepare else ():
+        if f"{getattr(script, key)}_column" != key:
+            raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
+    of_columns = {script.question_column, script.answer_column}
+    made, readings = dict[str, Dataset](), list[Reading]()
+    media, columns, as_read = dict[str, None](), set[str](), list[str]()
+    for kind, table in tables.items():
+        if table is None:
+            continue
+        as_read = as_read or column_names(table)
+        name = script.eval_dataset_name if kind == "evaluation" and script.eval_dataset_name else script.dataset_name
+        label = f"{kind} data {name!r}"
+        if task.prepare:
+            table = prepared(table, task.prepare, label)
+        columns.update(column_names(table))
+        media |= {name: None for name in MEDIA for row in table if row.get(name)}
+        made[kind], reading = make_prompts(
+            table, task, needs_gold, script.question_column, script.answer_column, label
+        )
+        readings.append(reading)
+    return made, {
+        "readings": readings,
+        "reserved": [name for name in RESERVED if name in columns - of_columns],
+        "media": [name for name in media if name not in of_columns],
+        "columns": as_read,
+        "question_column": "question" if task.prepare else question_column_of(as_read, script.question_column),
+    }
+
+
+def _hold_out(made: Mapping[str, Dataset], count: int | None) -> tuple[Dataset, Dataset]:
+    """Return training and held-out rows: a sample of the evaluation's table, or cut off the training rows."""
+    if "evaluation" in made:
+        return made.get("training", Dataset.from_dict({})), draw_rows(made["evaluation"], count)
+    return split_held_out(made["training"], count)
+
+
+def _measured(
+    config: Config, tokenizer: PreTrainedTokenizerBase, count: int, *tables: Dataset
+) -> tuple[list[int], str]:
+    """Return the lengths of the first `count` prompts of these tables, and a hash of their tokens."""
+    with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
+        asked = itertools.chain.from_iterable(rows["prompt"] for rows in tables)
+        return lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), count)
+
+
+def placeholders(*tables: Dataset) -> list[str]:
+    """Return the placeholders of images and the like, the first of each question with one."""
+    questions = [question for rows in tables for question in rows["question"][:]]
+    return [found[0] for question in questions if (found := PLACEHOLDER.search(question))]
 
 
 # --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def read_rows(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
-    """Read the training rows and the held-out rows.
-
-    The held-out rows are None if they are to be cut off the training rows. With `eval_only`, the training rows are
-    None if there are held-out rows.
-    """
-    script = config.script
-    name, eval_name = script.dataset_name, script.eval_dataset_name
-    splits: Splits | None = None
+def read_source(config: Config) -> Splits:
+    """Read the splits of the training data."""
     if config.rows is not None:
-        splits = load_source(config.rows)
-    elif not (script.eval_only and eval_name):
-        splits = load_source(name, script.dataset_config)
-    eval_splits = None
-    split = script.eval_split.partition("[")[0]
+        return load_source(config.rows)
+    return load_source(config.script.dataset_name, config.script.dataset_config)
+
+
+def read_held_out(config: Config, splits: Splits | None) -> list[Row] | None:
+    """Read the held-out rows from `eval_dataset_name`, or from the data's `splits`; None: to be cut off training."""
+    script = config.script
+    eval_name, split = script.eval_dataset_name, script.eval_split.partition("[")[0]
     if eval_name:
         # the configuration belongs to the training data
-        eval_splits = load_source(eval_name, script.dataset_config if eval_name == name else None, "eval_dataset_name")
-        if len(eval_splits) == 1:  # a file has no split names
-            eval_splits = {split: next(iter(eval_splits.values()))}
-    elif splits and (split in splits or config.origin.get("eval_split") == "flag"):
-        eval_splits = splits
-    evaluation = take_split(eval_splits, script.eval_split, "eval_split") if eval_splits else None
-    if splits is None or (script.eval_only and evaluation is not None):
-        return None, evaluation
-    return take_split(splits, script.dataset_split, limit=script.max_samples), evaluation
+        of_it = script.dataset_config if eval_name == script.dataset_name else None
+        splits = load_source(eval_name, of_it, "eval_dataset_name")
+        if len(splits) == 1:  # a file has no split names
+            splits = {split: next(iter(splits.values()))}
+    elif not splits or (split not in splits and config.origin.get("eval_split") != "flag"):
+        return None
+    return take_split(splits, script.eval_split, "eval_split")
 
 
 def column_names(rows: Iterable[Row]) -> list[str]:

@@ -1,24 +1,19 @@
-"""Evaluate a model on the same held-out questions before and after training, and compare; or evaluate it once."""
+"""Evaluate a model on the same held-out questions before and after training, and compare."""
 
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_lines, read_object, write_json
 from grpo.core.processes import is_first_process, say
-from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.evaluation import curve, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
-from grpo.policy import loading
 from grpo.results import comparison
-from grpo.rewarding.registry import Rewards
-from grpo.runs.run import Run, open_run
-from grpo.task.task import Task
+from grpo.runs.run import Run
 from grpo.training import causes
 
 
@@ -80,16 +75,3 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         write_json(run.output / "comparison.json", compared)
         evaluate.print_answers("after training", after.records, trainer.task.prompt.pattern)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
-
-
-def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> int:
-    """Evaluate the model without training (`--eval_only`). Return the exit status."""
-    with open_run(config) as run:
-        evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, task, data, rewards)
-        # after the evaluation, so that one that fails leaves no files
-        run.begin(**task.record(), data=data.counts())
-        if is_first_process():
-            evaluate.save(config.output, "only", evaluation)
-            evaluate.print_summaries({"only": evaluation.summary})
-        run.end("evaluated")
-    return run.exit_status

@@ -22,7 +22,7 @@ from grpo.core import jsonfiles
 from grpo.core.processes import by_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
-from grpo.data.dataset import Data
+from grpo.data.dataset import Questions
 from grpo.policy.answering import Policy
 from grpo.results.table import HEADINGS, meanings
 from grpo.results.table import rows as rows_of_table
@@ -82,7 +82,7 @@ def measure(
     model: PreTrainedModel,
     tokenizer: Any,
     task: Task,
-    data: Data,
+    data: Questions,
     rewards: Rewards,
     run: Run | None = None,
     state: TrainerState | None = None,

@@ -26,8 +26,6 @@ from trl import get_peft_config, get_quantization_config
 
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
-from grpo.policy import templates
-from grpo.task.task import Task
 from lean_grpo import sharding
 
 
@@ -70,17 +68,11 @@ def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], Pretrained
 def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
     """Return the configurations of the model (an adapter's base model) and of the saved or new adapter, or None."""
     model = config.model
-    adapter, source, model_config = _read(config)
+    adapter, _, model_config = _read(config)
     try:
         peft_config = adapter or get_peft_config(model)
     except ValueError as error:
         raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
-    if (model.load_in_4bit or model.load_in_8bit) and peft_config is None and not config.script.eval_only:
-        name = source["pretrained_model_name_or_path"]
-        raise UserError(
-            f"use_peft: quantized weights ({name}) cannot be trained; add --use_peft true, which trains an adapter on "
-            "them, or drop load_in_4bit and load_in_8bit"
-        )
     return model_config, peft_config
 
 
@@ -94,14 +86,28 @@ def read_generation(config: Config) -> GenerationConfig:
 
 
 def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
-    """Load the policy on this process' device. Return it, and the configuration of a new adapter to train, or None.
+    """Load the policy to train. Return it, and the configuration of a new adapter to train, or None.
 
-    The policy is a PreTrainedModel, or a PeftModel if the adapter is a saved one. For FSDP2 a machine's
-    first process loads it to host memory; so do the others with adapters or quantization, else to the meta device.
+    For FSDP2 a machine's first process loads it to host memory; so do the others with adapters or quantization, else
+    to the meta device.
+    """
+    policy = _load_policy(config, trainable=True)
+    return policy, None if isinstance(policy, PeftModel) else get_peft_config(config.model)
+
+
+def load_for_evaluation(config: Config) -> Any:
+    """Load the policy, as a whole in each process, without a new adapter."""
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # evaluations do not shard
+    return _load_policy(config, trainable=False)
+
+
+def _load_policy(config: Config, trainable: bool) -> Any:
+    """Load the policy on this process' device: a PreTrainedModel, or a PeftModel if a saved adapter is named.
+
+    Args:
+        trainable: whether a saved adapter is to be trained; otherwise it is frozen.
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
-    if config.script.eval_only:  # evaluations do not shard
-        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     adapter, source, _ = _read(config)
     base, quantization = source["pretrained_model_name_or_path"], get_quantization_config(model)
     options: dict[str, Any] = {
@@ -122,7 +128,6 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
         if quantization is None and not is_fsdp_enabled():
             policy = policy.to(training.device)
         if adapter:
-            trainable = not config.script.eval_only  # by default an adapter is loaded frozen
             # PEFT only warns of missing weights, and initializes them
             warnings.filterwarnings("error", message="Found missing adapter keys", category=UserWarning)
             policy = PeftModel.from_pretrained(policy, name, revision=model.model_revision, is_trainable=trainable)
@@ -137,7 +142,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
             raise UserError(
                 f"model_name_or_path: weights of {name!r} are not finite ({key}); use an earlier checkpoint"
             )
-    return policy, None if adapter or config.script.eval_only else get_peft_config(model)
+    return policy
 
 
 def runs_on(config: Config) -> str:
@@ -149,8 +154,8 @@ def runs_on(config: Config) -> str:
     return "sdpa" if asked == "flash_attention_2" and config.script.packed else asked
 
 
-def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase, Task]:
-    """Load the tokenizer, with left padding and a pad token. Return it, and the task adapted to its chat template."""
+def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
+    """Load the tokenizer, with left padding and a pad token."""
     name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     with loads(name):
@@ -164,9 +169,7 @@ def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase,
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    task, notes = templates.fitted(task, tokenizer, config.template_kwargs, name)
-    config.notes.extend(notes)
-    return tokenizer, task
+    return tokenizer
 
 
 @contextlib.contextmanager

@@ -24,17 +24,16 @@ ADD_END = "make that an end token (eos_token in tokenizer_config.json, or one mo
 ADD_END += "generation_config.json), or let the template write one"  # if `unended`
 
 
-def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: str) -> tuple[Task, list[Check]]:
-    """Adapt the task's prompts to this chat template. Return the task and a note for each change.
+def fit_to_template(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> Task:
+    """Return the task with prompts for this chat template, and a note for each change.
 
     Args:
         kwargs: GRPOConfig's chat_template_kwargs.
-        name: of the model, for errors.
 
     Raises:
         UserError: the template raises for every question, or drops it.
     """
-    notes = []
+    notes, name = list(task.notes), tokenizer.name_or_path
     if (end := str(tokenizer.eos_token)) in task.perfect("", ""):
         finding = f"{end} is the tokenizer's end token, which decoding drops, so that rewards never see it"
         notes.append(
@@ -69,7 +68,7 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
             raise UserError(f"{where} changes the worked examples, even in the user message; use num_shots 0")
         notes.append(Check("ok", "worked examples", finding))
     chosen = dataclasses.replace(chosen, prefill=prompts.prefilled(rendered, chosen.completion))
-    return dataclasses.replace(task, prompt=chosen), notes
+    return dataclasses.replace(task, prompt=chosen, notes=notes)
 
 
 def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> str:

@@ -9,9 +9,9 @@ from statistics import fmean, quantiles
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, listed, short_name, shorten
-from grpo.data.dataset import Data
+from grpo.data.dataset import Questions
 from grpo.data.remedies import PREPARE, reader_of
-from grpo.preflight.plan import Checks, Plan
+from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results.comparison import FEWEST
 from grpo.runs import checkpoints, resume
 from grpo.task.given import WHOLE, distribution, repeat
@@ -35,8 +35,8 @@ CHECKS = Checks()
 
 @CHECKS.add
 def about_rows(plan: Plan) -> Iterator[Check]:
-    """Report rows read and dropped, training rows, and optimizer steps."""
-    config, data, rows = plan.config, plan.data, len(plan.data.train)
+    """Report rows read and dropped."""
+    config, data = plan.config, plan.data
     columns = data.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
     finding, remedies = f"columns {columns}", []
     if plan.task.prepare:
@@ -51,8 +51,12 @@ def about_rows(plan: Plan) -> Iterator[Check]:
     yield warn_if(remedies, "schema", finding, "; ".join(remedies), routine=True)
     if reserved := [name for name in data.reserved if name not in data.media]:
         yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
-    if config.script.eval_only:
-        return
+
+
+@CHECKS.add_for_training
+def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
+    """Report training rows and optimizer steps."""
+    config, data, rows = plan.config, plan.data, len(plan.data.train)
     steps = config.geometry.steps_per_epoch(rows)
     finding = f"{counted(rows, 'training row')}, {counted(steps, 'optimizer step')} per epoch"
     needed = config.geometry.rollout_prompts
@@ -88,8 +92,8 @@ def about_held_out(plan: Plan) -> Iterator[Check]:
     yield warn_if(count < ENOUGH, "held out", finding, f"{few}; {remedy}")
 
 
-@CHECKS.add
-def about_best(plan: Plan) -> Iterator[Check]:
+@CHECKS.add_for_training
+def about_best(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the metric of the best checkpoint is measured for this data and these rewards."""
     config, training = plan.config, plan.config.training
     metric, follows = training.metric_for_best_model, training.lr_scheduler_type in FOLLOW_A_METRIC
@@ -97,7 +101,7 @@ def about_best(plan: Plan) -> Iterator[Check]:
         finding = f"{training.lr_scheduler_type} follows eval_loss, which says nothing in GRPO"
         yield Check("warning", "lr_scheduler_type", finding, "set metric_for_best_model, such as accuracy_lenient")
         return
-    if config.script.eval_only or metric is None or not (config.own_metric or config.trl_evaluates):
+    if metric is None or not (config.own_metric or config.trl_evaluates):
         return
     measured = ["truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
     if plan.task.has_format:
@@ -120,10 +124,10 @@ def about_best(plan: Plan) -> Iterator[Check]:
 def about_golds(plan: Plan) -> Iterator[Check]:
     """Show how gold answers were read, and warn of those that completions can hardly match."""
     data, exact = plan.data, plan.trial.exact
-    rows = [alternatives(gold) for gold in data.train["answer"] if gold is not None]
+    rows = [alternatives(gold) for gold in data.rows["answer"] if gold is not None]
     golds = [gold for row in rows for gold in row]
     if not data.has_golds:
-        some = f"{len(rows)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
+        some = f"{len(rows)} of {counted(len(data.rows), 'row')}" if golds else "no gold answers"
         measured = "the judge's verdict" if plan.task.judge else "rewards"
         form = " and format" if plan.task.has_format else ""
         yield Check("ok", "gold answers", f"{some}: evaluation reports {measured}{form}")
@@ -189,7 +193,7 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding += "usually need"
         remedy = "write a `prepare` that adds them, such as those in examples/rows.py (docs/your-own-task.md)"
         as_they_are = (script.question_column, script.answer_column, task.prepare) == ("question", "answer", None)
-        if as_they_are and (reader := reader_of(plan.data.train.column_names, hidden)):
+        if as_they_are and (reader := reader_of(plan.data.rows.column_names, hidden)):
             remedy = f"use {PREPARE.format(reader)}, which adds them"
         yield Check("warning", "prompts", finding, remedy)
     yield from _about_media(plan.data)
@@ -211,8 +215,8 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         yield Check("warning", "prefilled", finding, remedy)
 
 
-@CHECKS.add
-def about_resumed_prompts(plan: Plan) -> Iterator[Check]:
+@CHECKS.add_for_training
+def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
     """Warn if the prompts' tokens differ from the checkpoint's. Refuse other training rows."""
     checkpoint = plan.config.training.resume_from_checkpoint
     if not checkpoint:
@@ -226,7 +230,7 @@ def about_resumed_prompts(plan: Plan) -> Iterator[Check]:
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
 
 
-def _about_media(data: Data) -> Iterator[Check]:
+def _about_media(data: Questions) -> Iterator[Check]:
     """Refuse questions about images; warn of images without such questions, and of such questions alone."""
     finding = f"{counted(len(data.placeholders), 'question')} with {data.placeholders[0]}" if data.placeholders else ""
     finding += " and " * bool(data.placeholders and data.media) + f"the column {listed(data.media)}" * bool(data.media)
@@ -238,7 +242,7 @@ def _about_media(data: Data) -> Iterator[Check]:
 
 def _hidden_parts(plan: Plan) -> list[str]:
     """Return the columns of PARTS, and those of series of options, that the prompts do not show."""
-    rows, script = plan.data.train, plan.config.script
+    rows, script = plan.data.rows, plan.config.script
     columns = [name for name in rows.column_names if name not in (script.question_column, script.answer_column)]
     series: dict[str, dict[str, str]] = {}
     for name in columns:
@@ -266,7 +270,7 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
     """Compare the lengths of prompts and gold solutions with their limits."""
     config, data = plan.config, plan.data
     finding = _spread(data.lengths)
-    if config.script.max_prompt_length and not config.script.eval_only:
+    if isinstance(plan, TrainingPlan) and config.script.max_prompt_length:
         finding += f"; limit {config.script.max_prompt_length}"
     if data.too_long:
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
@@ -285,7 +289,7 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
 def _solution_lengths(plan: Plan) -> list[int]:
     """Count the tokens of the first gold solutions, written as completions with an end token."""
     lengths = []
-    for reasoning, gold in zip(plan.data.reasoning, plan.data.train["answer"], strict=False):
+    for reasoning, gold in zip(plan.data.reasoning, plan.data.rows["answer"], strict=False):
         # GSM8K's calculator marks, <<48/2=24>>, are not part of a completion
         plain = re.sub(r"<<.*?>>", "", reasoning)
         lengths.append(len(plan.encode(plan.task.perfect(plain, "".join(alternatives(gold)[:1])))) + 1)

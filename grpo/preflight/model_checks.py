@@ -10,7 +10,7 @@ import torch
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, human_bytes
 from grpo.policy import answering, loading, memory, templates
-from grpo.preflight.plan import Checks, Plan
+from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from lean_grpo import attention, packing, sharding
 
 DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
@@ -33,20 +33,11 @@ def about_end(plan: Plan) -> Iterator[Check]:
 
 @CHECKS.add
 def about_model(plan: Plan) -> Iterator[Check]:
-    """Check the adapter, vocabulary, context length, learning rate, memory and disk. Load no weights."""
-    config, peft_config = plan.config, plan.peft_config
-    name, trains = config.model.model_name_or_path, not config.script.eval_only
-    try:
-        shape = memory.shape(plan.model_config, peft_config, config.training.trust_remote_code)
-    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
-        fits = f"the adapter does not fit {name}" if peft_config else f"{name} is not a causal language model"
-        remedy = "use --lora_target_modules all-linear" if peft_config else "use another model"
-        if "lora_dropout" in str(error):  # PEFT's, about experts
-            remedy = "use --lora_dropout 0"
-        yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
-        return
-    except RuntimeError as error:
-        yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
+    """Check the adapter, the vocabulary and the context length. Load no weights."""
+    config, peft_config, shape = plan.config, plan.peft_config, plan.shape
+    name, trains = config.model.model_name_or_path, isinstance(plan, TrainingPlan)
+    if isinstance(shape, Check):
+        yield shape
         return
     for key, missing in shape.unmatched.items():
         finding, remedy = f"nothing in {name} is called {' or '.join(missing)}", "correct the name, or drop it"
@@ -56,25 +47,43 @@ def about_model(plan: Plan) -> Iterator[Check]:
         yield Check("error", key, finding, remedy)
     if shape.unmatched:
         return
-    kernel = _kernel(plan)
     share = f"{shape.trained / 1e6:,.1f} of " if trains else ""
     base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
     finding = f"{name}{f' (an adapter of {base})' if base else ''}: {share}{shape.parameters / 1e6:,.1f} million "
-    attends = kernel.name if config.script.packed and trains else config.model.attn_implementation
+    attends = _kernel(plan).name if trains and config.script.packed else config.model.attn_implementation
     finding += f"parameters{' are trained' if share else ''}, in {config.model.dtype}, attention {attends}"
     yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
     yield from _about_vocabulary(plan, shape)
-    longest = max(plan.data.lengths)
-    if trains:
-        longest = min(longest, config.script.max_prompt_length or longest)
-    needed = longest + config.completion_limit
+    needed = _longest_prompt(plan) + config.completion_limit
     if shape.positions and needed > shape.positions:
         finding = f"prompt and completion take up to {needed} tokens, the model was made for {shape.positions}"
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
-    if trains:
+
+
+@CHECKS.add_for_training
+def about_quantization(plan: TrainingPlan) -> Iterator[Check]:
+    """Refuse to train quantized weights without an adapter."""
+    model = plan.config.model
+    if (model.load_in_4bit or model.load_in_8bit) and plan.peft_config is None:
+        remedy = "add --use_peft true, which trains an adapter on them, or drop load_in_4bit and load_in_8bit"
+        yield Check("error", "use_peft", f"quantized weights ({model.model_name_or_path}) cannot be trained", remedy)
+
+
+@CHECKS.add_for_training
+def about_training(plan: TrainingPlan) -> Iterator[Check]:
+    """Check the learning rate, memory and disk."""
+    shape = plan.shape
+    if not isinstance(shape, Check) and not shape.unmatched:
+        longest = _longest_prompt(plan)
         yield from _about_rate(plan, shape)
-        yield _about_memory(plan, shape, longest, largest_pack(plan, kernel, longest))
+        yield _about_memory(plan, shape, longest, largest_pack(plan, _kernel(plan), longest))
         yield _about_disk(plan, shape)
+
+
+def _longest_prompt(plan: Plan) -> int:
+    """Count the tokens of the longest prompt that is used."""
+    longest, limit = max(plan.data.lengths), plan.config.script.max_prompt_length
+    return min(longest, limit or longest) if isinstance(plan, TrainingPlan) else longest
 
 
 def _kernel(plan: Plan) -> attention.Kernel:
@@ -94,7 +103,7 @@ def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
         yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
 
 
-def _about_rate(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
+def _about_rate(plan: TrainingPlan, shape: memory.Shape) -> Iterator[Check]:
     """Warn of learning rates that are too low: the default with a small model, or at most 1e-5 with an adapter."""
     rate = plan.config.training.learning_rate
     by_default = plan.config.origin.get("learning_rate") == "script" and rate == DEFAULT_RATE
@@ -110,7 +119,7 @@ def _about_rate(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
     yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
 
 
-def largest_pack(plan: Plan, kernel: attention.Kernel, prompt: int) -> int | None:
+def largest_pack(plan: TrainingPlan, kernel: attention.Kernel, prompt: int) -> int | None:
     """Return the most positions that a training step computes at once; None with `packed` false."""
     script = plan.config.script
     if not script.packed:
@@ -123,7 +132,7 @@ def largest_pack(plan: Plan, kernel: attention.Kernel, prompt: int) -> int | Non
     return packing.largest_pack(kernel.pack_tokens, prompt, completions, plan.config.completion_limit)
 
 
-def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
+def _about_memory(plan: TrainingPlan, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
     """Check that a training step, a rollout and an evaluation fit in memory, with completions as long as allowed."""
     training, geometry = plan.config.training, plan.config.geometry
     if not shape.layers:
@@ -152,7 +161,7 @@ def _listed(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size)
 
 
-def _about_disk(plan: Plan, shape: memory.Shape) -> Check:
+def _about_disk(plan: TrainingPlan, shape: memory.Shape) -> Check:
     """Check that checkpoints and the model have room on the disk."""
     training, output = plan.config.training, plan.config.output
     checkpoint, final = memory.disk(shape, training, plan.config.model)

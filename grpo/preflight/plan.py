@@ -1,7 +1,8 @@
-"""What preflight checks: a run before its weights are loaded; and the lists of its checks."""
+"""A run before its weights are loaded, and the lists of its checks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from peft import PeftConfig
@@ -9,36 +10,54 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check
 from grpo.core.settings import Config
-from grpo.data.dataset import Data
+from grpo.data.dataset import Data, Questions
+from grpo.policy import memory
 from grpo.preflight.reward_trial import Trial
+from grpo.rewarding.registry import Rewards
 from grpo.task import prompts
 from grpo.task.task import Task
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run before its weights are loaded, the input of all preflight checks."""
+    """An evaluation before its weights are loaded, or a run (`TrainingPlan`): the input of checks."""
 
     config: Config
     tokenizer: PreTrainedTokenizerBase
     task: Task
-    data: Data
-    rewards: dict[str, Callable[..., Any]]
+    data: Questions
+    rewards: Rewards
     model_config: PretrainedConfig
     peft_config: PeftConfig | None
     trial: Trial = field(default_factory=Trial)
 
     @property
     def first_row(self) -> dict[str, Any]:
-        """The first training row."""
-        return self.data.train[0]
+        """The first row that the model gets."""
+        return self.data.rows[0]
+
+    @cached_property
+    def shape(self) -> memory.Shape | Check:
+        """The model's sizes, or why they are unknown."""
+        name, trust = self.config.model.model_name_or_path, self.config.training.trust_remote_code
+        try:
+            return memory.shape(self.model_config, self.peft_config, trust)
+        except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # of any config.json
+            fits = f"the adapter does not fit {name}" if self.peft_config else f"{name} is not a causal language model"
+            remedy = "use --lora_target_modules all-linear" if self.peft_config else "use another model"
+            if "lora_dropout" in str(error):  # PEFT's, about experts
+                remedy = "use --lora_dropout 0"
+            return Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
+        except RuntimeError as error:
+            finding = f"its size is known only once it is loaded ({error})"
+            return Check("warning", "model", finding, "watch the memory")
 
     def prompt_ids(self) -> list[int]:
-        """Tokens of the first training prompt, as the sampler gets them."""
+        """Tokens of the first prompt, as the sampler gets them."""
         return next(prompts.tokenized([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs))
 
     def prompt(self) -> str:
-        """The first training prompt as the model gets it: its tokens, decoded."""
+        """The first prompt as the model gets it: its tokens, decoded."""
         return str(self.tokenizer.decode(self.prompt_ids()))
 
     def encode(self, text: str) -> list[int]:
@@ -46,10 +65,37 @@ class Plan:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 
-class Checks(list[Callable[[Plan], Iterator[Check]]]):
-    """A module's checks, in the order of their lines in the table; `@CHECKS.add` above a function adds it."""
+@dataclass(frozen=True)
+class TrainingPlan(Plan):
+    """A run that trains, before its weights are loaded."""
+
+    data: Data
+
+
+class Checks:
+    """The checks of a module, in the order of their lines in the table.
+
+    `@CHECKS.add` above a function adds it, for evaluations without training, too; `@CHECKS.add_for_training` adds
+    it for runs that train.
+    """
+
+    def __init__(self) -> None:
+        self._checks: list[tuple[type[Plan], Callable[[Any], Iterator[Check]]]] = []
 
     def add(self, check: Callable[[Plan], Iterator[Check]]) -> Callable[[Plan], Iterator[Check]]:
         """Add a check, which yields lines of the table, and return it."""
-        self.append(check)
+        self._checks.append((Plan, check))
         return check
+
+    def add_for_training(
+        self, check: Callable[[TrainingPlan], Iterator[Check]]
+    ) -> Callable[[TrainingPlan], Iterator[Check]]:
+        """Add a check of runs that train, and return it."""
+        self._checks.append((TrainingPlan, check))
+        return check
+
+    def outcomes(self, plan: Plan) -> Iterator[Check]:
+        """Yield the lines of the checks that this plan has."""
+        for kind, check in self._checks:
+            if isinstance(plan, kind):
+                yield from check(plan)

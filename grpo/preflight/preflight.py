@@ -12,10 +12,10 @@ from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.core.text import for_rich, shorten
-from grpo.data.dataset import Data
-from grpo.policy import loading
+from grpo.data.dataset import Data, Questions
+from grpo.policy.loading import read_configs
 from grpo.preflight import data_checks, model_checks, reward_checks, run_checks
-from grpo.preflight.plan import Plan
+from grpo.preflight.plan import Plan, TrainingPlan
 from grpo.preflight.reward_trial import Trial, listing, matrix, try_rewards
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
 from grpo.task.gold import readable
@@ -25,17 +25,50 @@ MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's 
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
-def run(
+def check_run(
     config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
 ) -> dict[str, float]:
-    """Print checks, the rewards of test completions, and a prompt exactly as the model gets it.
-
-    A dry run prints all of them, and the test completions.
+    """Check a run that trains: print checks, the rewards of test completions, and a prompt.
 
     Returns:
-        Each reward's value for a perfect completion, by name; empty with `eval_only`.
+        Each reward's value for a perfect completion, by name.
+
+    Raises:
+        UserError: a check failed.
     """
-    plan = make_plan(config, tokenizer, task, data, rewards)
+    plan = plan_run(config, tokenizer, task, data, rewards)
+    show(plan)
+    perfect = {rewards[name].__name__: values.get("perfect") for name, values in plan.trial.values.items()}
+    return {name: value for name, value in perfect.items() if isinstance(value, float)}
+
+
+def plan_run(
+    config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
+) -> TrainingPlan:
+    """Read the model's configurations, and try the rewards."""
+    check_columns(rewards, {*data.train.column_names, *data.held_out.column_names})
+    tried = try_rewards(rewards, data.train[0], data.reasoning[0], task, tokenizer, data.wrong_answer)
+    trial = Trial(*tried, weights_of(config, rewards))
+    return TrainingPlan(config, tokenizer, task, data, rewards, *read_configs(config), trial)
+
+
+def plan_evaluation(
+    config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, questions: Questions, rewards: Rewards
+) -> Plan:
+    """Read the configurations of a model that is only evaluated."""
+    check_columns(rewards, {*questions.held_out.column_names})
+    return Plan(config, tokenizer, task, questions, rewards, *read_configs(config))
+
+
+def show(plan: Plan) -> None:
+    """Print the checks, the rewards of test completions, and a prompt exactly as the model gets it.
+
+    A dry run prints all of the checks, and the test completions.
+
+    Raises:
+        UserError: a check failed.
+    """
+    config = plan.config
     checks = outcomes(plan)
     if is_first_process():
         print_checks(checks if config.script.dry_run else folded(checks))
@@ -50,24 +83,11 @@ def run(
     if config.script.dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
-    perfect = {rewards[name].__name__: values.get("perfect") for name, values in plan.trial.values.items()}
-    return {name: value for name, value in perfect.items() if isinstance(value, float)}
-
-
-def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> Plan:
-    """Read the model's configurations and try the rewards (not with `eval_only`)."""
-    check_columns(rewards, {*data.train.column_names, *data.held_out.column_names})
-    trial = Trial()
-    if not config.script.eval_only:
-        row, reasoning = data.train[0], data.reasoning[0]
-        tried = try_rewards(rewards, row, reasoning, task, tokenizer, data.wrong_answer)
-        trial = Trial(*tried, weights_of(config, rewards))
-    return Plan(config, tokenizer, task, data, rewards, *loading.read_configs(config), trial)
 
 
 def outcomes(plan: Plan) -> list[Check]:
     """Return the lines of all checks, in the order of the table."""
-    return [outcome for module in MODULES for check in module.CHECKS for outcome in check(plan)]
+    return [outcome for module in MODULES for outcome in module.CHECKS.outcomes(plan)]
 
 
 def stop_at_errors(checks: Sequence[Check]) -> None:

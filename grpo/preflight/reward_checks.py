@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import short_name
-from grpo.preflight.plan import Checks, Plan
+from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.preflight.reward_trial import number, perturbed, weighted_sum, works
 from grpo.rewarding.registry import penalties
 from grpo.rewarding.rollout import Fault, Rollout, Score, verdicts
@@ -34,8 +34,8 @@ def about_judge(plan: Plan) -> Iterator[Check]:
     yield warn_if(remedy, "judge", f"{task.judge_name}; of the test completions right: {right}", remedy)
 
 
-@CHECKS.add
-def about_tags(plan: Plan) -> Iterator[Check]:
+@CHECKS.add_for_training
+def about_tags(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the prompt shows the tags and marks that the rewards pay for."""
     total, completion, marks = weighted_sum(plan.trial), plan.task.prompt.completion, list[str]()
     first = next(iter(plan.trial.texts), "")  # in the format
@@ -48,8 +48,8 @@ def about_tags(plan: Plan) -> Iterator[Check]:
         yield Check("warning", "tags", finding, "show them in the prompt (system_prompt), or use num_shots 1")
 
 
-@CHECKS.add
-def about_rewards(plan: Plan) -> Iterator[Check]:
+@CHECKS.add_for_training
+def about_rewards(plan: TrainingPlan) -> Iterator[Check]:
     """Report rewards that fail, give one value to all or prefer the wrong answer."""
     punishing = penalties(plan.rewards)  # a penalty may punish a wrong answer less
     for name, values in plan.trial.values.items():
@@ -68,8 +68,8 @@ def about_rewards(plan: Plan) -> Iterator[Check]:
             yield Check("warning", title, finding, remedy)
 
 
-@CHECKS.add
-def about_all_rewards(plan: Plan) -> Iterator[Check]:
+@CHECKS.add_for_training
+def about_all_rewards(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the weighted sum differs between completions, and is highest for the perfect one."""
     total = weighted_sum(plan.trial)
     if plan.trial.weights and not any(plan.trial.weights.values()):

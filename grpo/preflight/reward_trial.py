@@ -30,7 +30,7 @@ Tried = dict[str, dict[str, Score]]  # by reward and kind of test completion
 
 @dataclass(frozen=True)
 class Trial:
-    """The run's rewards on test completions of the first training row; empty with `eval_only`."""
+    """The run's rewards on test completions of the first training row; empty without training."""
 
     texts: dict[str, str] = field(default_factory=dict)  # test completions by kind: perfect, wrong answer, …
     values: Tried = field(default_factory=dict)

@@ -63,7 +63,7 @@ def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functio
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
-    """Build the task from a run's settings. Add a note to `config` for each edit or setting that is replaced.
+    """Build the task from a run's settings, with a note for each edit or setting that is replaced.
 
     Args:
         formats: the script's prompt formats, by name.
@@ -82,9 +82,8 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
         script.num_shots,
         config.origin,
     )
-    config.notes += notes
     judge, prepare = _users_function(config, "judge"), _users_function(config, "prepare")
-    return Task(prompt, shots, judge, script.judge or "", prepare)
+    return Task(prompt, shots, judge, script.judge or "", prepare, notes)
 
 
 def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:
@@ -332,8 +331,7 @@ def needs_answer(reward: RewardFunc, task: Task) -> bool:
 
 def needing_gold(config: Config, rewards: Rewards, task: Task) -> list[str]:
     """List the run's rewards and settings that need gold answers; empty if the data may lack them."""
-    scored = rewards if task.judge is None or not config.script.eval_only else {}
-    needing = [name for name, reward in scored.items() if needs_answer(reward, task)]
+    needing = [name for name, reward in rewards.items() if needs_answer(reward, task)]
     if task.judge is None and config.script.eval_num_samples > 1:
         needing.append("eval_num_samples")
     return needing

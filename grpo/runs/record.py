@@ -112,7 +112,7 @@ def finish(
 ) -> None:
     """Record in `run.json` how and at which optimizer step the run ended, and the seconds of all its sessions.
 
-    A killed session has no seconds. With `eval_only` there is no step.
+    A killed session has no seconds. An evaluation alone has no step.
 
     Args:
         planned: optimizer steps of the whole run; 0 if unknown.

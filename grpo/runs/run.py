@@ -41,7 +41,7 @@ class Run:
 
     Attributes:
         output: the run's directory.
-        step, planned: completed optimizer steps, and steps of the whole run (0 if unknown).
+        step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
         status: the exit status for `ending`.
@@ -53,7 +53,8 @@ class Run:
     def __init__(self, config: Config) -> None:
         self.config, self.output = config, config.output
         checkpoint = config.training.resume_from_checkpoint
-        self.step, self.planned = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0, 0
+        self.step: int | None = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0
+        self.planned = 0
         self.best_step: int | None = None
         self.ending, self.status, self.early = "", 0, False
         self.training = False
@@ -117,10 +118,9 @@ class Run:
 
     def _note(self, status: str) -> None:
         if self._recorded:
-            step = None if self.config.script.eval_only else self.step
             best = None if self.stopped else self.best_step
             seconds = time.perf_counter() - self.config.started
-            record.finish(self.output, status, seconds, step, self.planned, best)
+            record.finish(self.output, status, seconds, self.step, self.planned, best)
 
     # What to do next
 

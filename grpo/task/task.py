@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from exact_answers import Verdict, extract_answer, grade
+from grpo.core.checklist import Check
 from grpo.core.errors import WrongResult
 from grpo.task.gold import alternatives
 from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
@@ -47,6 +48,7 @@ class Task:
     judge: Judge | None = None  # the user's function of a text and its row; None: the lenient rule
     judge_name: str = ""
     prepare: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None  # the user's function of a row
+    notes: Sequence[Check] = field(default=(), repr=False, compare=False)  # decisions about prompts, for preflight
     _verdicts: dict[Any, Any] = field(
         default_factory=dict, repr=False, compare=False
     )  # by text and gold answer or row

@@ -24,11 +24,11 @@ NEEDS = ("correctness_reward_func",)
 AT_ONCE: list[int] = []  # prompts that `load` tokenized
 
 
-def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
+def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), loader=dataset.load_data, **settings):
     """The data of a run on rows in memory, or on the files that the settings name; a token is a character."""
     given = dict(
         dataset_name=None, dataset_config=None, dataset_split="train", eval_dataset_name=None, eval_split="test",
-        eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, question_column="question",
+        eval_samples=None, max_samples=None, max_prompt_length=None, question_column="question",
         answer_column="answer",
     )  # fmt: skip
     table = Dataset.from_list(rows) if isinstance(rows, list) else rows
@@ -45,7 +45,7 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
         def apply_chat_template(self, chats, **kwargs):
             return {"input_ids": [json.dumps(chat) for chat in chats]}
 
-    return dataset.load_data(config, task, Characters(), needs_gold)
+    return loader(config, task, Characters(), needs_gold)
 
 
 def sums(count, answer="#### {}", **columns):
@@ -258,10 +258,12 @@ def test_a_source_with_the_split_holds_out_a_sample_of_it():
 
 def test_an_evaluation_alone_has_the_held_out_questions_of_a_run(write_jsonl):
     rows, held_out = write_jsonl(sums(40)), write_jsonl(sums(3), "test.jsonl")
-    alone, run = (load(dataset_name=rows, eval_only=only, max_prompt_length=500) for only in (True, False))
-    assert alone.held_out.to_list() == run.held_out.to_list() == alone.train.to_list()
-    flags = {"eval_dataset_name": held_out, "eval_only": True, "max_prompt_length": 1}  # it drops none for its length
-    assert all(len(load(dataset_name=name, **flags).held_out) == 3 for name in ("not/there", held_out))
+    alone = load(dataset_name=rows, loader=dataset.load_questions, max_prompt_length=500)
+    assert alone.held_out.to_list() == load(dataset_name=rows, max_prompt_length=500).held_out.to_list()
+    assert alone.rows is alone.held_out and len(alone.lengths) == len(alone.held_out) and alone.cut_off
+    flags = {"eval_dataset_name": held_out, "max_prompt_length": 1}  # it drops none for its length
+    for name in ("not/there", held_out):  # training rows are not read
+        assert len(load(dataset_name=name, loader=dataset.load_questions, **flags).held_out) == 3
 
 
 # --- Lists of messages

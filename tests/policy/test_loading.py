@@ -15,6 +15,7 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.policy import loading
+from grpo.policy.templates import fit_to_template
 from grpo.task import Task
 from grpo.task.prompts import XML
 
@@ -71,7 +72,8 @@ def load_tokenizer(tmp_path):
         if template is not None:
             (tmp_path / "model" / "chat_template.jinja").write_text(template)
         task = Task(dataclasses.replace(XML, chat=chat))
-        return loading.load_tokenizer(configured(tmp_path / "model"), task)
+        tokenizer = loading.load_tokenizer(configured(tmp_path / "model"))
+        return tokenizer, fit_to_template(task, tokenizer, {})
 
     return load
 
@@ -94,18 +96,3 @@ def test_prompts_are_chats_where_there_is_a_template(template, wanted, chat, loa
 def test_chat_template_that_cannot_be_used_is_named(template, message, load_tokenizer):
     with pytest.raises(UserError, match=f"{message}.*a prompt_format with chat: false"):
         load_tokenizer(template)
-
-
-def test_quantized_weights_need_an_adapter_to_be_trained(adapter):
-    """4-bit weights, which no CPU can have."""
-
-    def peft_config(model, *argv):
-        config = configured(model, *argv)
-        config.model.load_in_4bit = True
-        return loading.read_configs(config)[1]
-
-    with pytest.raises(UserError, match=r"use_peft: quantized weights .* --use_peft true"):
-        peft_config(DEMO / "model")
-    assert peft_config(DEMO / "model", "--use_peft", "true").r == 16
-    assert peft_config(DEMO / "model", "--eval_only", "true") is None  # nothing is trained
-    assert peft_config(adapter).r == 3

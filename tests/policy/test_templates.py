@@ -36,9 +36,9 @@ def test_the_system_prompt_and_worked_examples_survive_every_template_that_trl_s
     tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
     if name.removesuffix("_training") in OF_IMAGES:
         with pytest.raises(UserError, match=r"refuses a question|leaves the question out"):
-            templates.fitted(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {}, name)
+            templates.fit_to_template(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {})
         return
-    task, _ = templates.fitted(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {}, name)
+    task = templates.fit_to_template(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {})
     rendered = " ".join(prompts.rendered(task.ask("What is 2 + 2?"), tokenizer).split())
     answered = [prompt_format.answered(reasoning, answer) for _, reasoning, answer in EXEMPLARS[:2]]
     for text in (prompt_format.system, *answered, "What is 2 + 2?"):
@@ -48,7 +48,8 @@ def test_the_system_prompt_and_worked_examples_survive_every_template_that_trl_s
 def test_arguments_that_a_template_does_not_read_are_named(tokenizer):
     tokenizer.chat_template = SHIPPED["qwen3"].read_text(encoding="utf-8")
     given = {"enable_thinking": False, "enable_thinkin": True}
-    _, notes = templates.fitted(Task(XML, EXEMPLARS[:1]), tokenizer, given, "m")
+    tokenizer.name_or_path = "m"
+    notes = templates.fit_to_template(Task(XML, EXEMPLARS[:1]), tokenizer, given).notes
     found = [note.finding for note in notes if note.name == "chat_template_kwargs"]
     assert found == ["the chat template of m does not read enable_thinkin"]
 
@@ -63,8 +64,8 @@ def test_arguments_that_a_template_does_not_read_are_named(tokenizer):
 )
 def test_a_change_of_the_prompt_is_said_and_kept_in_the_record(name, notes, roles, tokenizer):
     tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
-    task, said = templates.fitted(Task(THINK, EXEMPLARS[:1]), tokenizer, {}, name)
-    assert [check.name for check in said] == notes
+    task = templates.fit_to_template(Task(THINK, EXEMPLARS[:1]), tokenizer, {})
+    assert [check.name for check in task.notes] == notes
     assert [message["role"] for message in task.ask("2 + 2?")] == roles
     again = prompts.PromptFormat(**json.loads(json.dumps(task.record()))["prompt"])  # as `ask` reads it
     assert again.prompt("2 + 2?", EXEMPLARS[:1]) == task.ask("2 + 2?")
@@ -72,7 +73,7 @@ def test_a_change_of_the_prompt_is_said_and_kept_in_the_record(name, notes, role
 
 def test_a_conversation_keeps_its_turns_where_the_system_prompt_goes_into_the_first(tokenizer):
     tokenizer.chat_template = SHIPPED["gemma"].read_text(encoding="utf-8")
-    task, _ = templates.fitted(Task(XML), tokenizer, {}, "gemma")
+    task = templates.fit_to_template(Task(XML), tokenizer, {})
     turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "2 + 2?")]
     asked = task.ask([{"role": role, "content": text} for role, text in turns])
     assert [message["role"] for message in asked] == ["user", "assistant", "user"]
@@ -83,7 +84,7 @@ def test_a_conversation_keeps_its_turns_where_the_system_prompt_goes_into_the_fi
 def test_a_rows_own_system_message_is_read_by_the_model(name, tokenizer):
     tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
     for prompt_format in (XML, dataclasses.replace(XML, system="")):
-        task, _ = templates.fitted(Task(prompt_format), tokenizer, {}, name)
+        task = templates.fit_to_template(Task(prompt_format), tokenizer, {})
         for role in ("system", "developer"):
             asked = task.ask([{"role": role, "content": "Be terse."}, {"role": "user", "content": "2 + 2?"}])
             rendered = prompts.rendered(asked, tokenizer)
@@ -92,7 +93,7 @@ def test_a_rows_own_system_message_is_read_by_the_model(name, tokenizer):
 
 def test_a_format_that_ends_in_the_end_token_is_said(tokenizer):
     tokenizer.eos_token = AddedToken("</answer>", special=True)
-    (note,) = templates.fitted(Task(XML), tokenizer, {}, "m")[1]
+    (note,) = templates.fit_to_template(Task(XML), tokenizer, {}).notes
     assert note.status == "warning" and "</answer> is the tokenizer's end token" in note.finding
 
 
@@ -104,7 +105,8 @@ def test_tags_that_are_special_tokens_are_kept_in_decoding(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     for _ in range(2):  # and of a tokenizer that a run has saved
         saved = AutoTokenizer.from_pretrained(tmp_path)
-        task, notes = templates.fitted(Task(XML), saved, {}, "m")
+        task = templates.fit_to_template(Task(XML), saved, {})
+        notes = task.notes
         text = task.perfect("2 + 2 = 4", "4")
         ids = saved.encode(f"{text}<other>{saved.eos_token}", add_special_tokens=False)
         assert ids == tokenizer.encode(f"{text}<other>{saved.eos_token}", add_special_tokens=False)

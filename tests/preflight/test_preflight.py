@@ -51,9 +51,12 @@ def table(write_jsonl):
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         edit(tokenizer)
         task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
-        data = dataset.load_data(config, task, tokenizer, ["correctness"])
+        load, planned = dataset.load_data, preflight.plan_run
+        if config.script.eval_only:
+            load, planned = dataset.load_questions, preflight.plan_evaluation
+        data = load(config, task, tokenizer, ["correctness"])
         functions = {name: NAMED[name] for name in rewards}
-        plan = preflight.make_plan(config, tokenizer, task, data, functions)
+        plan = planned(config, tokenizer, task, data, functions)
         return {check.name: check for check in preflight.outcomes(plan)}
 
     return checks
@@ -85,7 +88,7 @@ def test_a_run_shows_the_routine_checks_only_if_something_is_wrong(table):
 
 def test_a_new_check_is_one_function_in_its_place(table, monkeypatch):
     before = list(table())
-    monkeypatch.setattr(data_checks, "CHECKS", copy.copy(data_checks.CHECKS))
+    monkeypatch.setattr(data_checks, "CHECKS", copy.deepcopy(data_checks.CHECKS))
 
     @data_checks.CHECKS.add
     def about_long_questions(plan):
@@ -162,6 +165,16 @@ def test_what_else_an_adapter_names_is_there(key, wrong, right, table):
     found = table(**peft, **{key: wrong})[key]
     assert found.status == "error" and f"is called {wrong}" in found.finding
     assert key not in table(**peft, **{key: right})
+
+
+@pytest.mark.parametrize("adapter", [None, LoraConfig()])
+def test_quantized_weights_need_an_adapter_to_be_trained(adapter):
+    """4-bit weights, which no CPU can have."""
+    model = SimpleNamespace(load_in_4bit=True, load_in_8bit=False, model_name_or_path="m")
+    plan = SimpleNamespace(config=SimpleNamespace(model=model), peft_config=adapter)
+    found = [(check.status, check.name, check.remedy) for check in model_checks.about_quantization(plan)]
+    remedy = "add --use_peft true, which trains an adapter on them, or drop load_in_4bit and load_in_8bit"
+    assert found == ([] if adapter else [("error", "use_peft", remedy)])
 
 
 def test_experts_with_dropout_are_told_to_use_none(table, tmp_path):

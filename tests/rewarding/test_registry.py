@@ -168,14 +168,12 @@ def test_no_column_replaces_a_parameter_of_a_shipped_reward(name):
 
 def test_what_needs_gold_answers_is_found_by_signature():
     names = ["correctness_reward_func", "int_reward_func", "my_rewards.with_gold", "my_rewards.gold_at_will"]
-    script = SimpleNamespace(eval_num_samples=2, eval_only=False)
+    script = SimpleNamespace(eval_num_samples=2)
     config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", follow={"task": Task(XML)})
     needed = ["correctness_reward_func", "with_gold", "judge_reward_func", "eval_num_samples"]
     assert needing_gold(config, rewards, Task(XML)) == needed
     judged = Task(XML, judge=lambda text, row: True)
     assert needing_gold(config, rewards, judged) == needed[:2]
-    script.eval_only = True  # where a judge of one's own is all that is asked
-    assert needing_gold(config, rewards, judged) == [] and needing_gold(config, rewards, Task(XML)) == needed
 
 
 def mine(completions, **kwargs):
