@@ -1,4 +1,4 @@
-"""examples/grpo_minimal.py learns, with TRL's gradients, and stays short; adaptive_reward.py follows its success."""
+"""grpo_minimal.py learns, with TRL's gradients, and stays short; rewards follow their success, or the run's step."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from trl import GRPOTrainer
 import train_grpo
 from examples import adaptive_reward, grpo_minimal
 from examples.adaptive_reward import AdaptiveReward, adapted
+from examples.two_stages import FORMAT, Stages, two_stages
 from rewards import REWARD_FUNCS, extract_hash_answer
 
 RATE = 0.05  # of SGD: large enough that the second update clips some tokens
@@ -186,3 +187,55 @@ def test_a_resumed_run_knows_the_factors(tiny_run, monkeypatch):
     run = interrupted("whole", 2)
     assert train_grpo.main([*argv, "--output_dir", "again", "--resume_from_checkpoint", "auto"]) == 0
     assert_same(state_of(run), whole)
+
+
+# --- two_stages.py
+
+
+def at_step(step, max_steps=9):
+    logged = {}
+    state = TrainerState(global_step=step, max_steps=max_steps)
+    return {"trainer_state": state, "log_metric": logged.__setitem__}, logged
+
+
+@pytest.mark.parametrize(
+    ("state", "stage", "values"),
+    [
+        (at_step(0), 1, [1.5, 0.0]),  # global_step counts the steps that are done
+        (at_step(1), 1, [1.5, 0.0]),
+        (at_step(2), 2, [2.75, 2.0]),  # the answer, and the format for half of its worth
+        (at_step(0, max_steps=0), 2, [2.75, 2.0]),  # training has not begun
+    ],
+)
+def test_a_stage_ends_with_its_last_step(state, stage, values):
+    texts = ["<reasoning>\nr\n</reasoning>\n<answer>\n7\n</answer>\n", "seven"]
+    given, logged = state
+    assert two_stages(texts, ["7", "seven"], borders=[2], **given) == values
+    assert logged["two_stages/stage"] == stage and ("two_stages/correctness" in logged) is (stage == 2)
+
+
+def hundred(completions, **kwargs):
+    return [100.0] * len(completions)
+
+
+@pytest.mark.slow
+def test_stages_in_a_run_and_a_resume_across_their_border(tiny_run, monkeypatch):
+    """Also evaluations while training know the step; those before and after it are of the last stage."""
+    answers = {REWARD_FUNCS["xmlcount_reward_func"]: 0.5, REWARD_FUNCS["int_reward_func"]: 1.0}
+    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "reward_funcs", [Stages({**FORMAT, hundred: 1.0}, answers)])
+    settings = {"max_steps": "4", "save_steps": "1", "save_total_limit": "9", "eval_samples": "2", "eval_every": "1"}
+    argv = tiny_run(**LEARNS | settings, reward_args='{"two_stages": {"borders": [2]}}')
+    assert train_grpo.main([*argv, "--output_dir", "whole"]) == 0
+    whole = state_of(Path("whole"))
+    lines = {"train": [], "eval": []}
+    for line in whole["metrics"]:
+        lines["train" if "reward" in line else "eval"].append(line)
+    rewards = [line["rewards/two_stages/mean"] for line in lines["train"] if "two_stages/stage" in line]
+    assert [value > 50 for value in rewards] == [True, True, False, False]
+    assert [line["two_stages/stage"] for line in lines["train"]] == [1, 1, 2, 2]
+    curve = {line["step"]: line["eval/reward_two_stages"] > 50 for line in lines["eval"] if "eval/reward" in line}
+    assert curve == {0: False, 1: True, 2: False, 3: False, 4: False}  # of the step that comes next
+    for step in (1, 2):
+        run = interrupted("whole", step, f"again-{step}")
+        assert train_grpo.main([*argv, "--output_dir", str(run), "--resume_from_checkpoint", "auto"]) == 0
+        assert_same(state_of(run), whole)

@@ -21,10 +21,9 @@ from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recip
 from grpo.core import commands, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
-from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, Stage
+from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments
 from grpo.core.text import shorten
 from grpo.rewarding import registry
-from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
 
 # Settings of one data set, dropped if a recipe or a flag names another one
@@ -39,7 +38,6 @@ class Given(NamedTuple):
 
     settings: dict[str, Any]  # all of them, by name
     origin: dict[str, str]  # setting → script, recipe or flag; the script's come first, in its order
-    stages: list[Stage]
     notes: list[Check]
     functions: registry.Functions  # functions in HYPERPARAMETERS, by setting and name
     shipped_data: bool  # True if the data is that of a recipe in recipes/
@@ -79,11 +77,10 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
-    stages = _take_stages(settings, origin)
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
-    return Given(settings, origin, stages, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
+    return Given(settings, origin, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
 
 
 def _replaced(
@@ -117,19 +114,6 @@ def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str
                 settings[key], origin[key] = values[key], source
 
 
-def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage]:
-    """Read the stages. Their rewards, weights and number of steps replace those in `settings`."""
-    stages = read_stages(settings["stages"] or [])
-    if stages:
-        for key in ("reward_funcs", "reward_weights"):
-            if origin.get(key) == "flag" or (key == "reward_weights" and settings[key] is not None):
-                raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
-        of_stages = settings_of(stages, settings["max_steps"])
-        settings |= of_stages
-        origin |= dict.fromkeys(of_stages, origin["stages"])
-    return stages
-
-
 def configure(
     hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, script_file: str = "train_grpo.py"
 ) -> Config:
@@ -139,7 +123,7 @@ def configure(
         dataset: rows in memory (DataFrame, Dataset, list of dictionaries). They replace `dataset_name`.
         script_file: the script of these settings, named in the commands that the run prints.
     """
-    settings, origin, stages, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
+    settings, origin, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
     program = commands.program(script_file)
     validate.check(settings, origin)
@@ -168,7 +152,6 @@ def configure(
         origin=origin,
         script_file=script_file,
         argv=list(argv),
-        stages=stages,
         functions=functions,
         own_metric=own_metric,
         default_dir=default_dir,

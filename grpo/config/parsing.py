@@ -55,7 +55,7 @@ class Parser(TrlParser):
         for action in self._actions:  # flags with hyphens work, too, but --help_all does not show them
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
         for key in MAPPINGS:
-            if key.endswith("_kwargs") or key in ("stages", "reward_args"):
+            if key.endswith("_kwargs") or key == "reward_args":
                 self.settings[key].type = JSON
         self.settings["prompt_format"].type = JSON_or_name
         usual = {key for key, action in self.settings.items() if action.default is not None}
@@ -144,8 +144,6 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
     if not isinstance(recipe, dict):
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
-    if recipe.get("stages") and "reward_funcs" in recipe:
-        raise UserError(f"reward_funcs: {name} also has stages, which name their own rewards; drop one of them")
     if path.parent in (RECIPES, EXAMPLES):  # its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)

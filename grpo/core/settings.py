@@ -1,4 +1,4 @@
-"""The settings: what is known of each, this project's own, batch geometry, stages, and a run's configuration."""
+"""The settings: what is known of each, this project's own, batch geometry, and a run's configuration."""
 
 import dataclasses
 import enum
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo.core.checklist import Check
 from grpo.core.commands import program
-from grpo.core.text import counted, short_name
+from grpo.core.text import counted
 from rewards import REWARD_FUNCS
 
 if TYPE_CHECKING:
@@ -196,9 +196,6 @@ class ScriptArguments:
         "Share of a rollout's completions on which rewards may fail; above it the run ends (status 3).",
         FROM_0_TO_1,
         change=NOTHING,
-    )
-    stages: list[dict[str, Any]] | None = _setting(
-        None, "Stages of training: one mapping (JSON) for each, with name, reward_funcs, reward_weights, max_steps."
     )
     # Evaluation
     eval_dataset_name: str | None = _setting(
@@ -441,27 +438,6 @@ class Geometry:
         return line + f"a rollout of {self.rollout} completions serves {counted(steps, 'optimizer step')}"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The rewards and weights of the optimizer steps `first_step` … `last_step`, counted from 1."""
-
-    name: str
-    first_step: int
-    last_step: int
-    reward_funcs: list[str]
-    reward_weights: list[float]
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weight of each reward, by name."""
-        return dict(zip(self.reward_funcs, self.reward_weights, strict=True))
-
-    def describe(self) -> str:
-        """Describe the stage in a line: name, steps, rewards and weights."""
-        parts = [short_name(name) + (f" × {weight:g}" if weight != 1 else "") for name, weight in self.weights.items()]
-        return f"{self.name}: steps {self.first_step}-{self.last_step}, {', '.join(parts)}"
-
-
 @dataclass
 class Config:
     """The resolved configuration, the only one that trainer, tracker and report read."""
@@ -474,7 +450,6 @@ class Config:
     origin: dict[str, str]  # setting → script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
     argv: list[str]
-    stages: list[Stage]  # empty: the same rewards all the time
     functions: dict[str, dict[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
     default_dir: str  # the default output_dir, without a number; empty if another one was chosen
     own_metric: str | None = None  # the measure of the run's own evaluations that chooses the best checkpoint

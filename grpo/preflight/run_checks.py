@@ -1,8 +1,8 @@
-"""Checks of the run: automatic decisions, batch sizes, stages, tracker and output directory."""
+"""Checks of the run: automatic decisions, batch sizes, tracker and output directory."""
 
 from collections.abc import Iterator
 
-from grpo.core.checklist import Check, warn_if
+from grpo.core.checklist import Check
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.report import hub
 
@@ -17,12 +17,8 @@ def about_decisions(plan: Plan) -> Iterator[Check]:
 
 @CHECKS.add_for_training
 def about_batches(plan: TrainingPlan) -> Iterator[Check]:
-    """List batch sizes and stages."""
-    config, limit = plan.config, plan.config.training.max_steps
-    yield Check("ok", "geometry", config.geometry.describe())
-    for stage in config.stages:
-        never = 0 < limit < stage.first_step
-        yield warn_if(never, "stage", stage.describe(), f"it never begins: the run ends after {limit} (max_steps)")
+    """List batch sizes."""
+    yield Check("ok", "geometry", plan.config.geometry.describe())
 
 
 @CHECKS.add_for_training

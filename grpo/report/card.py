@@ -64,11 +64,10 @@ def _training(run: RunFiles, step: int) -> list[str]:
     if run.weights:
         lines.append(f"- These are the {run.weights}")
     lines += [f"- Changed {change}" for change in run.changes]
-    for stage in run.stages or [settings | {"name": "Rewards"}]:
-        names = stage.get("reward_funcs") or []
-        weights = stage.get("reward_weights") or [1.0] * len(names)
-        parts = [f"`{short_name(name)}` × {charts.number(value)}" for name, value in zip(names, weights, strict=True)]
-        lines.append(f"- {stage['name']}: {', '.join(parts)}")
+    names = settings.get("reward_funcs") or []
+    weights = settings.get("reward_weights") or [1.0] * len(names)
+    parts = [f"`{short_name(name)}` × {charts.number(value)}" for name, value in zip(names, weights, strict=True)]
+    lines.append(f"- Rewards: {', '.join(parts)}")
     if prompt:
         texts = {"Prompt": prompt["system"] if prompt["chat"] else prompt["opening"], "Question": prompt["question"]}
         texts["A perfect completion"] = prompt["completion"]

@@ -69,7 +69,6 @@ def number(value: float) -> str:
 def draw(
     axes: Axes,
     curve: Curve,
-    stages: Sequence[dict[str, Any]] = (),
     alarms: Sequence[dict[str, Any]] = (),
     color: str = "accent",
     limit: float | None = None,
@@ -96,9 +95,6 @@ def draw(
         axes.plot(other.steps, other.running_mean, color=COLORS[name], linewidth=1.5, zorder=1.9)
     if limit is not None:
         axes.axhline(limit, color=COLORS["text"], linewidth=1.2, linestyle=(0, (1, 2)))
-    for stage in stages:
-        if left < stage["first_step"] <= right:
-            axes.axvline(stage["first_step"], color=COLORS["text"], linewidth=0.8)
     for alarm in alarms:
         if isinstance(alarm["step"], int) and left <= alarm["step"] <= right:
             axes.axvline(alarm["step"], color=COLORS["bad"], linewidth=1.2, linestyle=(0, (3, 3)))
@@ -130,9 +126,7 @@ def image(curve: Curve, width: int, height: int, **lines: Any) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def draw_curves(
-    path: Path, curves: dict[str, Curve], stages: Sequence[dict[str, Any]], limits: dict[str, float]
-) -> None:
+def draw_curves(path: Path, curves: dict[str, Curve], limits: dict[str, float]) -> None:
     """Write `curves.png`: accuracies, the reward and its parts, with dotted lines at the limits."""
     parts = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     names = {key: name for key, name in PANELS.items() if key in curves} | parts
@@ -141,7 +135,7 @@ def draw_curves(
         figure = Figure(figsize=(13, 2.4 * rows), layout="constrained")
         panels = figure.subplots(rows, 4, squeeze=False).flatten()
         for axes, (key, name) in zip(panels, names.items(), strict=False):
-            draw(axes, curves[key], stages, limit=limits.get(key))
+            draw(axes, curves[key], limit=limits.get(key))
             axes.set_title(printable(name)[:30], loc="left", weight="bold")
             axes.set_title(number(curves[key].ends[1]), loc="right", color=COLORS["accent"])
         for axes in panels[len(names) :]:

@@ -10,10 +10,10 @@ from typing import Any
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
 # Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
 OURS = re.compile(
-    r"step|epoch|stage|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
+    r"step|epoch|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
     r"|num_input_tokens_seen|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
     r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time"
-    r"|(completions|vespo|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
+    r"|(completions|vespo|rewards|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
     re.DOTALL,
 )
 

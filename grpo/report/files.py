@@ -52,10 +52,6 @@ class RunFiles:
         return self.settings.get("run_name") or self.directory.resolve().name
 
     @property
-    def stages(self) -> list[dict[str, Any]]:
-        return self.record.get("stages") or []
-
-    @property
     def weights(self) -> str:
         """The saved weights, in words, if they are those of the best checkpoint."""
         return best_weights(self.record)

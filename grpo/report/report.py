@@ -24,7 +24,7 @@ def write(directory: Path) -> Path:
     """Write `report.html`, and `curves.png` if the run has trained. Return the report's path."""
     run = read_run(directory)
     if run.curves:
-        charts.draw_curves(directory / "curves.png", run.curves, run.stages, _limits(run))
+        charts.draw_curves(directory / "curves.png", run.curves, _limits(run))
     return write_page(run)
 
 
@@ -47,7 +47,7 @@ def _limits(run: RunFiles) -> dict[str, float]:
     """Return limits by the key of their curve: the reward of a perfect answer, and the norm for clipping."""
     perfect, names = run.record.get("perfect") or {}, run.settings.get("reward_funcs") or []
     limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
-    if len(perfect) == len(names) > 0 and not run.stages:
+    if len(perfect) == len(names) > 0:
         weights = run.settings.get("reward_weights") or [1.0] * len(names)
         limits["reward"] = sum(weight * value for weight, value in zip(weights, perfect.values(), strict=True))
     norm = run.settings.get("max_grad_norm") or 0

@@ -49,17 +49,11 @@ def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functio
             raise UserError(f"{setting}: two functions are called {name!r}; rename one of them")
         return name
 
-    def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-        names = {key: name_of(key, settings[key]) for key in ("judge", "prepare") if key in settings}
-        if (rewards := settings.get("reward_funcs")) is not None:
-            listed = rewards if isinstance(rewards, list | tuple) else [rewards]
-            names["reward_funcs"] = [name_of("reward_funcs", reward) for reward in listed]
-        return {**settings, **names}
-
-    settings = named(hyperparameters)
-    if settings.get("stages"):
-        settings["stages"] = [named(stage) if isinstance(stage, Mapping) else stage for stage in settings["stages"]]
-    return settings, functions
+    names = {key: name_of(key, hyperparameters[key]) for key in ("judge", "prepare") if key in hyperparameters}
+    if (rewards := hyperparameters.get("reward_funcs")) is not None:
+        listed = rewards if isinstance(rewards, list | tuple) else [rewards]
+        names["reward_funcs"] = [name_of("reward_funcs", reward) for reward in listed]
+    return {**hyperparameters, **names}, functions
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
@@ -304,10 +298,8 @@ def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
 
 
 def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
-    """Return each reward's weight; with stages the last one's, since earlier ones need not tell right from wrong."""
+    """Return each reward's weight."""
     weights = config.training.reward_weights or [1.0] * len(rewards)
-    if config.stages:
-        weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
     return dict(zip(rewards, weights, strict=True))
 
 

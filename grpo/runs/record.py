@@ -66,7 +66,6 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
         "versions": versions(),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus},
         "geometry": dataclasses.asdict(config.geometry),
-        "stages": [dataclasses.asdict(stage) for stage in config.stages],
         **values,
         "sources": config.sources,
         "code": config.code,

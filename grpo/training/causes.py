@@ -212,9 +212,8 @@ def _dead_reward(seen: History) -> str | None:
     window, least = (seen.rollouts, 1) if seen.ended else (seen.rollouts[-DEAD_AFTER:], DEAD_AFTER)
     dead = []
     for name in _reward_names(window):
-        mean, std, weight = f"rewards/{name}/mean", f"rewards/{name}/std", f"reward_weights/{name}"
-        # weight 0: the reward belongs to another stage
-        lines = [line for line in window if mean in line and line.get("warm", 1) and line.get(weight) != 0]
+        mean, std = f"rewards/{name}/mean", f"rewards/{name}/std"
+        lines = [line for line in window if mean in line and line.get("warm", 1)]
         values = {line[mean] for line in lines if _is_value(line[mean])}
         if not values and len(lines) >= least:
             dead.append(f"{name} has returned None")

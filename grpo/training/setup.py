@@ -6,7 +6,6 @@ from grpo.data.dataset import Data
 from grpo.policy import templates
 from grpo.report import trackers
 from grpo.rewarding import registry
-from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume
 from grpo.runs.run import Run
 from grpo.task.task import Task
@@ -41,7 +40,6 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
         callbacks.LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
         callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, seen),
-        *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
         StopAtRolloutEnd(trainer, run),  # last, to see the requests of the others
     ):
         trainer.add_callback(callback)

@@ -1,7 +1,6 @@
 """grpo/config/configure.py: HYPERPARAMETERS < recipe < command line, and one readable line for every mistake."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -93,9 +92,6 @@ def test_inline_edits_are_checked_like_flags(edit, expected):
         configure({**INLINE, **edit}, CPU)
 
 
-STAGE = {"name": "a", "reward_funcs": ["int_reward_func"], "max_steps": 3}
-
-
 def test_each_setting_of_the_block_has_its_origin_in_the_blocks_order(tmp_path):
     path = recipe(tmp_path, "beta: 0.5\ntop_k: 3\neval_dataset_name: a.csv\n")
     edited = INLINE | {"learning_rate": 1e-4}
@@ -110,8 +106,6 @@ def test_each_setting_of_the_block_has_its_origin_in_the_blocks_order(tmp_path):
     assert {key: origin[key] for key in expected} == expected
     dropped = configure(edited, [f"--config={path}", *CPU, "--dataset_name", "b.csv"])
     assert dropped.script.eval_dataset_name is None and dropped.origin["eval_dataset_name"] == "flag"
-    stages = configure(edited, [*CPU, "--stages", json.dumps(STAGE)]).origin
-    assert {stages[key] for key in ("stages", "reward_funcs", "reward_weights", "max_steps")} == {"flag"}
 
 
 def mine(completions, **kwargs):
@@ -127,11 +121,9 @@ def test_the_block_repeats_this_projects_defaults():
 
 
 FIVE = "reward_funcs: [int_reward_func]\n"
-STAGES = f"stages: [{json.dumps(STAGE)}]\n"
 REPLACED = [  # an edit of HYPERPARAMETERS, a recipe, flags, and what is said to be replaced by what
     ({"reward_funcs": [mine]}, FIVE, "", "recipe.yaml replaces the script's own: mine"),
     ({"reward_funcs": ["int_reward_func"]}, "reward_funcs: [judge_reward_func]\n", "", "own: int_reward_func"),
-    ({"reward_funcs": [mine]}, STAGES, "", "own: mine"),
     ({"reward_funcs": [mine]}, FIVE, "--reward_funcs int_reward_func", "the flag replaces the script's own: mine"),
     ({"reward_funcs": [mine]}, "beta: 0.5\n", "", None),
     ({"reward_funcs": ["int_reward_func"]}, FIVE, "", None),

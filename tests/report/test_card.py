@@ -17,13 +17,13 @@ BASE = "Qwen/Qwen2.5-0.5B-Instruct"
 def complete(tmp_path):
     """Complete the card of a run with these settings, as TRL writes it, and read it."""
 
-    def complete(stages=(), record=(), step=24, files=(), **settings):
+    def complete(record=(), step=24, files=(), **settings):
         run = write_run(tmp_path / "run")
         for name, values in dict(files).items():
             change(run, name, **values)
         kept = json.loads((run / "run.json").read_text())["settings"]
         settings = kept | {"reward_funcs": ["int_reward_func", "own.brevity"]} | settings
-        change(run, **dict(record), stages=stages, settings=settings)
+        change(run, **dict(record), settings=settings)
         named = dict(model_name="run", hub_model_id="your-name/run", dataset_name=None, trainer_name="GRPO")
         stock = generate_model_card(BASE, tags=["trl"], wandb_url=None, trackio_url=None, **named)
         stock.save(run / "README.md")

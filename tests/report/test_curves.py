@@ -6,7 +6,7 @@ from pathlib import Path
 from trl.trainer import grpo_trainer
 
 from grpo.report.curves import is_a_rewards_own, read_curves
-from grpo.rewarding import guard, stages
+from grpo.rewarding import guard
 from grpo.training import callbacks, run_trainer
 
 
@@ -34,7 +34,7 @@ def test_a_curve_has_its_points_and_its_band():
 
 def test_no_number_of_trl_passes_for_a_rewards_own():
     """Those of its step, of transformers' trainer, and of this program, in training and in an evaluation."""
-    modules = (grpo_trainer, run_trainer, stages, guard, callbacks)
+    modules = (grpo_trainer, run_trainer, guard, callbacks)
     keys = {
         re.sub(r"{.*?}", "x", key)
         for module in modules

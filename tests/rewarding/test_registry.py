@@ -181,10 +181,8 @@ def mine(completions, **kwargs):
 
 
 def test_functions_become_names_wherever_hyperparameters_have_them():
-    given = {"reward_funcs": mine, "stages": [{"name": "a", "reward_funcs": [mine]}], "judge": mine, "prepare": mine}
-    settings, functions = by_name({**given, "x": 1})
-    stages = [{"name": "a", "reward_funcs": ["mine"]}]
-    assert settings == {"reward_funcs": ["mine"], "stages": stages, "judge": "mine", "prepare": "mine", "x": 1}
+    settings, functions = by_name({"reward_funcs": mine, "judge": mine, "prepare": mine, "x": 1})
+    assert settings == {"reward_funcs": ["mine"], "judge": "mine", "prepare": "mine", "x": 1}
     assert functions == {key: {"mine": mine} for key in ("reward_funcs", "judge", "prepare")}
     assert chosen("mine", functions=functions["reward_funcs"]) == {"mine": mine}
     assert by_name({"reward_funcs": "int_reward_func"})[0] == {"reward_funcs": ["int_reward_func"]}
@@ -229,12 +227,10 @@ def test_functions_of_different_settings_may_share_a_name():
         assert list(registry.load_rewards(config, task).values()) == [check]
 
 
-@pytest.mark.parametrize("setting", ["reward_funcs", "stages"])
-def test_two_rewards_of_one_name_are_a_mistake(setting):
+def test_two_rewards_of_one_name_are_a_mistake():
     functions = [lambda completions, **kwargs: [1.0], lambda completions, **kwargs: [2.0]]
-    stages = [{"name": "a", "reward_funcs": [function], "max_steps": 1} for function in functions]
     with pytest.raises(UserError, match="reward_funcs: two functions are called '<lambda>'"):
-        by_name({setting: stages if setting == "stages" else functions})
+        by_name({"reward_funcs": functions})
 
 
 def test_a_parameter_that_the_user_has_bound_stays():

@@ -220,12 +220,6 @@ def test_rollouts_of_the_warm_up_do_not_count_as_dead():
     assert check("dead_reward", seen(*rollouts, earned(0.0)))
 
 
-def test_a_reward_is_dead_after_rollouts_of_its_own_stage():
-    off, on = (earned(0.0, **{"reward_weights/some": weight}) for weight in (0.0, 1.0))
-    assert check("dead_reward", seen(*[off] * DEAD_AFTER, *[on] * (DEAD_AFTER - 1))) is None
-    assert "some has been 0 " in check("dead_reward", seen(*[off] * DEAD_AFTER, *[on] * DEAD_AFTER))
-
-
 def test_a_history_holds_the_first_rollouts_and_the_last():
     history = series("entropy", *range(1000))
     assert [metrics["entropy"] for metrics in history.rollouts] == [*range(5), *range(980, 1000)]
