@@ -127,7 +127,7 @@ def test_idle_threads_sleep_before_torch_is_imported(name):
     """Spinning threads took three times the processor time on a loaded machine."""
     code = f"""
 import builtins, os, runpy, sys
-find, sys.argv = builtins.__import__, ["x", "compare", "a", "b"]
+find, sys.argv = builtins.__import__, ["x", "ask", "a?"]
 def check(name, *rest, **options):
     if name == "torch":
         raise SystemExit(7 if os.environ.get("GOMP_SPINCOUNT") else "too late")
