@@ -39,7 +39,7 @@ def test_it_has_the_settings_of_the_script_and_the_deep_guide():
     own = {"output_dir", "learning_rate", "optim", "max_completion_length", "use_vllm", "reward_weights", "report_to"}
     own |= {"per_device_eval_batch_size"}
     assert {key for key in settings.keys() & script.keys() if settings[key] != script[key]} == own
-    assert script["reward_funcs"] == with_unsloth.FIVE and with_unsloth.SYSTEM_PROMPT == train_grpo.SYSTEM_PROMPT
+    assert script["reward_funcs"] == with_unsloth.REWARDS and with_unsloth.SYSTEM_PROMPT == train_grpo.SYSTEM_PROMPT
     config = GRPOConfig(**settings | {"use_cpu": True, "bf16": False})  # the names and values that TRL accepts
     assert config.generation_batch_size == 64 and config.max_completion_length == 768
 

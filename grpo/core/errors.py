@@ -114,8 +114,8 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # Folders of code that is not the user's: this project, Python itself and installed packages, including those of a
 # parent environment (`uv run --with`)
-OURS = (ROOT / "grpo", ROOT / "lean_grpo", ROOT / "exact_answers")
-LIBRARIES = (*OURS, sysconfig.get_path("stdlib"))
+OUR_FOLDERS = (ROOT / "grpo", ROOT / "lean_grpo", ROOT / "exact_answers")
+LIBRARIES = (*OUR_FOLDERS, sysconfig.get_path("stdlib"))
 CALLERS = ("experiment", "main")  # functions of train_grpo.py
 INSTALLED = {"site-packages", "dist-packages"}
 
@@ -182,6 +182,6 @@ def users_mistake(error: BaseException) -> str:
 
 def is_of_a_library(file: str, ours: bool = True) -> bool:
     """True if a source file is ours (unless excluded), Python's own or installed, so not the user's."""
-    folders = LIBRARIES if ours else LIBRARIES[len(OURS) :]
+    folders = LIBRARIES if ours else LIBRARIES[len(OUR_FOLDERS) :]
     known = file.startswith((*(f"{folder}{os.sep}" for folder in folders), "<frozen", "<built in>"))
     return known or not INSTALLED.isdisjoint(Path(file).parts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo.rewarding.rollout import Rollout
 from grpo.task.arithmetic import verified_lines
-from grpo.task.prompts import PromptFormat
+from grpo.task.prompts import PromptFormat, last_text
 from grpo.task.task import Task
 from rewards import (
     THINK_FORMAT,
@@ -42,7 +42,7 @@ def step_verified_reward_func(
     right = correctness_reward_func(completions, answer, extract=extract)
     values = []
     for completion, prompt, paid in zip(completions, prompts, right, strict=True):
-        question = prompt if prompt is None or isinstance(prompt, str) else prompt[-1]["content"]
+        question = prompt and last_text(prompt)
         lines = verified_lines(extract_reasoning(completion_text(completion), template), question)
         steps = len(list(itertools.islice(lines, max_lines)))
         values.append(round(float(line_value * steps + answer_value * bool(paid)), 10))

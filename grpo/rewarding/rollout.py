@@ -13,6 +13,7 @@ from transformers import TrainerState
 
 from grpo.core.errors import USERS_ERRORS, WrongResult, fault_of
 from grpo.core.out_of_memory import is_out_of_memory
+from grpo.task.prompts import last_text
 from grpo.task.task import Task
 from rewards import Completion, completion_text
 
@@ -119,7 +120,7 @@ class Rollout:
         return Fault(
             function,
             index,
-            str(prompt if isinstance(prompt, str) or not prompt else prompt[-1]["content"]),
+            str(prompt and last_text(prompt)),
             str(self.texts[index]),
             fault_of(error),
             "".join(traceback.format_exception(error, limit=-3))[-4000:],  # the innermost frames

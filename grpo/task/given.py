@@ -9,10 +9,8 @@ from grpo.core.text import shorten
 from grpo.task.gold import alternatives
 from rewards import Gold
 
-NEARLY_ALL, MOSTLY = (
-    0.9,
-    0.75,
-)  # shares. One answer for everything: at least the first of all, below the second of the golds
+# Shares. One answer stands for everything if it is NEARLY_ALL of the answers, and less than MOSTLY of the gold answers
+NEARLY_ALL, MOSTLY = 0.9, 0.75
 REPEATS = 0.05  # least share of the most frequent gold answer where gold answers repeat, as labels do
 QUESTIONS = 12  # the fewest that show one answer for everything
 SHOWN = 8  # answers in a distribution
