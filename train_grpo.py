@@ -40,6 +40,7 @@ from grpo.evaluation.before_after import measure_after, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
 from grpo.policy.templates import fit_to_template
 from grpo.preflight import preflight
+from grpo.preflight.plan import TrainingPlan
 from grpo.report import hub
 from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
@@ -189,7 +190,7 @@ def experiment(config: Config) -> int:
     tokenizer = load_tokenizer(config)  # AutoTokenizer, padding on the left
     task = fit_to_template(task, tokenizer, config.template_kwargs)
     data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
-    perfect = preflight.check_run(config, tokenizer, task, data, reward_funcs)  # prints a table, raises at an error
+    perfect = preflight.check(TrainingPlan(config, tokenizer, task, data, reward_funcs))  # raises at an error
     if config.script.dry_run:
         return 0
 

@@ -6,7 +6,8 @@ from grpo.data.dataset import load_questions
 from grpo.evaluation import evaluate
 from grpo.policy.loading import load_for_evaluation, load_tokenizer
 from grpo.policy.templates import fit_to_template
-from grpo.preflight import preflight
+from grpo.preflight.plan import Plan
+from grpo.preflight.preflight import check
 from grpo.rewarding.registry import Rewards, needing_gold
 from grpo.runs.run import open_run
 from grpo.task.task import Task
@@ -21,7 +22,7 @@ def evaluate_only(config: Config, task: Task, rewards: Rewards) -> int:
     task = fit_to_template(task, tokenizer, config.template_kwargs)
     needing = needing_gold(config, {} if task.judge else rewards, task)  # a judge needs none, and nothing is trained
     questions = load_questions(config, task, tokenizer, needing)
-    preflight.show(preflight.plan_evaluation(config, tokenizer, task, questions, rewards))
+    check(Plan(config, tokenizer, task, questions, rewards))
     if config.script.dry_run:
         return 0
     with open_run(config) as run:

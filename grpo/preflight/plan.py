@@ -1,7 +1,7 @@
 """A run before its weights are loaded, and the lists of its checks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,9 @@ from grpo.core.checklist import Check
 from grpo.core.settings import Config
 from grpo.data.dataset import Data, Questions
 from grpo.policy import memory
-from grpo.preflight.reward_trial import Trial
-from grpo.rewarding.registry import Rewards
+from grpo.policy.loading import read_configs
+from grpo.preflight.reward_trial import Trial, try_rewards
+from grpo.rewarding.registry import Rewards, weights_of
 from grpo.task import prompts
 from grpo.task.task import Task
 
@@ -27,9 +28,25 @@ class Plan:
     task: Task
     data: Questions
     rewards: Rewards
-    model_config: PretrainedConfig
-    peft_config: PeftConfig | None
-    trial: Trial = field(default_factory=Trial)
+
+    @property
+    def trial(self) -> Trial:
+        """The rewards on test completions of the first training row; empty without training."""
+        return Trial()
+
+    @cached_property
+    def _configs(self) -> tuple[PretrainedConfig, PeftConfig | None]:
+        return read_configs(self.config)
+
+    @property
+    def model_config(self) -> PretrainedConfig:
+        """The configuration of the model, or of a saved adapter's base model."""
+        return self._configs[0]
+
+    @property
+    def peft_config(self) -> PeftConfig | None:
+        """The configuration of the saved or new adapter, or None."""
+        return self._configs[1]
 
     @property
     def first_row(self) -> dict[str, Any]:
@@ -70,6 +87,13 @@ class TrainingPlan(Plan):
     """A run that trains, before its weights are loaded."""
 
     data: Data
+
+    @cached_property
+    def trial(self) -> Trial:
+        data, task = self.data, self.task
+        row, reasoning = data.train[0], data.reasoning[0]
+        tried = try_rewards(self.rewards, row, reasoning, task, self.tokenizer, data.wrong_answer)
+        return Trial(*tried, weights_of(self.config, self.rewards))
 
 
 class Checks:

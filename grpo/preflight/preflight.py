@@ -5,88 +5,53 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
-from transformers import PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
-from grpo.core.settings import Config
 from grpo.core.text import for_rich, shorten
-from grpo.data.dataset import Data, Questions
-from grpo.policy.loading import read_configs
 from grpo.preflight import data_checks, model_checks, reward_checks, run_checks
-from grpo.preflight.plan import Plan, TrainingPlan
-from grpo.preflight.reward_trial import Trial, listing, matrix, try_rewards
-from grpo.rewarding.registry import Rewards, check_columns, weights_of
+from grpo.preflight.plan import Plan
+from grpo.preflight.reward_trial import listing, matrix
+from grpo.rewarding.registry import check_columns
 from grpo.task.gold import readable
-from grpo.task.task import Task
 
 MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's order
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
-def check_run(
-    config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
-) -> dict[str, float]:
-    """Check a run that trains: print checks, the rewards of test completions, and a prompt.
-
-    Returns:
-        Each reward's value for a perfect completion, by name.
-
-    Raises:
-        UserError: a check failed.
-    """
-    plan = plan_run(config, tokenizer, task, data, rewards)
-    show(plan)
-    perfect = {rewards[name].__name__: values.get("perfect") for name, values in plan.trial.values.items()}
-    return {name: value for name, value in perfect.items() if isinstance(value, float)}
-
-
-def plan_run(
-    config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
-) -> TrainingPlan:
-    """Read the model's configurations, and try the rewards."""
-    check_columns(rewards, {*data.train.column_names, *data.held_out.column_names})
-    tried = try_rewards(rewards, data.train[0], data.reasoning[0], task, tokenizer, data.wrong_answer)
-    trial = Trial(*tried, weights_of(config, rewards))
-    return TrainingPlan(config, tokenizer, task, data, rewards, *read_configs(config), trial)
-
-
-def plan_evaluation(
-    config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, questions: Questions, rewards: Rewards
-) -> Plan:
-    """Read the configurations of a model that is only evaluated."""
-    check_columns(rewards, {*questions.held_out.column_names})
-    return Plan(config, tokenizer, task, questions, rewards, *read_configs(config))
-
-
-def show(plan: Plan) -> None:
+def check(plan: Plan) -> dict[str, float]:
     """Print the checks, the rewards of test completions, and a prompt exactly as the model gets it.
 
     A dry run prints all of the checks, and the test completions.
 
+    Returns:
+        Each reward's value for a perfect completion, by its logged name; empty without training.
+
     Raises:
         UserError: a check failed.
     """
-    config = plan.config
-    checks = outcomes(plan)
+    dry_run, checks = plan.config.script.dry_run, outcomes(plan)
     if is_first_process():
-        print_checks(checks if config.script.dry_run else folded(checks))
+        print_checks(checks if dry_run else folded(checks))
         if plan.trial.values:
             # rich would wrap the table's title at the table's width
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
             Console().print("", title, matrix(plan.trial), "", sep="\n")
-            if config.script.dry_run:
+            if dry_run:
                 Console().print(listing(plan.trial.texts), "", sep="\n")
         print_example(plan.prompt(), readable(plan.first_row["answer"]))
     stop_at_errors(checks)
-    if config.script.dry_run:
+    if dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
+    perfect = {plan.rewards[name].__name__: values.get("perfect") for name, values in plan.trial.values.items()}
+    return {name: value for name, value in perfect.items() if isinstance(value, float)}
 
 
 def outcomes(plan: Plan) -> list[Check]:
     """Return the lines of all checks, in the order of the table."""
+    check_columns(plan.rewards, {*plan.data.rows.column_names, *plan.data.held_out.column_names})
     return [outcome for module in MODULES for outcome in module.CHECKS.outcomes(plan)]
 
 

@@ -22,6 +22,7 @@ from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.policy import memory
 from grpo.preflight import data_checks, model_checks, preflight
+from grpo.preflight.plan import Plan, TrainingPlan
 from grpo.preflight.preflight import stop_at_errors
 from grpo.rewarding.registry import NAMED, make_task
 from lean_grpo.attention import Kernel
@@ -51,13 +52,13 @@ def table(write_jsonl):
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         edit(tokenizer)
         task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
-        load, planned = dataset.load_data, preflight.plan_run
+        load, kind = dataset.load_data, TrainingPlan
         if config.script.eval_only:
-            load, planned = dataset.load_questions, preflight.plan_evaluation
+            load, kind = dataset.load_questions, Plan
         data = load(config, task, tokenizer, ["correctness"])
         functions = {name: NAMED[name] for name in rewards}
-        plan = planned(config, tokenizer, task, data, functions)
-        return {check.name: check for check in preflight.outcomes(plan)}
+        outcomes = preflight.outcomes(kind(config, tokenizer, task, data, functions))
+        return {check.name: check for check in outcomes}
 
     return checks
 
