@@ -46,8 +46,8 @@ from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_fun
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
 from grpo.runs.run import open_run
 from grpo.task.prompts import THINK, PromptFormat
+from grpo.training.callbacks import add_callbacks
 from grpo.training.run_trainer import RunTrainer
-from grpo.training.setup import watch
 from rewards import (
     XML_COT_FORMAT,
     correctness_reward_func,
@@ -208,7 +208,7 @@ def experiment(config: Config) -> int:
                 peft_config=peft_config,
                 **config.step_options,
             )
-        watch(trainer, run, task, data, perfect)  # metrics, samples, alarms, the report
+        add_callbacks(trainer, run, task, data, perfect)  # metrics, samples, alarms, the report
         before = measure_before(run, trainer, data)  # on the held-out questions; also while training, with eval_every
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely
