@@ -112,7 +112,7 @@ USED = [  # edits, flags, exit status, what the model gets or None, what is said
     ([WORDS, ("answer_pattern=None", 'answer_pattern="text"')], "", 0, "Reply with a number.", "SYSTEM_PROMPT stays"),
     ([WORDS], "--answer_pattern boxed", 0, "Reply with a number.", "it never shows \\boxed{"),
     ([WORDS], "--prompt_format think", 2, None, "error: prompt_format: think (flag) would replace the edited SYSTEM_"),
-    ([WORDS], "--config demo", 0, "Respond in the following", "prompt_format (recipe) replaces SYSTEM_PROMPT"),
+    ([WORDS], "--config demo", 0, "Respond in the following", "demo, which stands alone, replaces SYSTEM_PROMPT"),
     ([FORMATS, ('prompt_format="xml"', 'prompt_format="mine"')], "", 0, "My words.", "mine as chat messages"),
     ([FORMATS], "", 0, "Respond in the following", "prompt_format xml (script) replaces PROMPT_FORMATS['mine']"),
     ([SHOT], "--num_shots 1", 0, "Which digit is the largest prime?", "1 worked example"),

@@ -42,6 +42,7 @@ class Given(NamedTuple):
     functions: registry.Functions  # functions in HYPERPARAMETERS, by setting and name
     shipped_data: bool  # True if the data is that of a recipe in recipes/
     recipe: Path | None  # its file
+    standalone: bool  # True if nothing of the script but its code is used
     rows: Any  # the data, if it was passed as a Python object
 
 
@@ -62,25 +63,35 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     parser.check_names(script, "HYPERPARAMETERS")
     parser.set_defaults(**script)  # for --help_all
     flags, recipe_name = parser.flags(argv)
-    recipe = read_recipe(recipe_name) if recipe_name else {}
+    recipe, standalone = read_recipe(recipe_name) if recipe_name else ({}, False)
     parser.check_names(recipe, recipe_name or "")
     if dataset is not None and "dataset_name" in flags:
         raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
     passed = {"dataset_name": IN_MEMORY} if dataset is not None else {}
-    layers: Layers = [("script", script), ("recipe", recipe), ("script", passed), ("flag", flags)]
+    below = ("recipe", ours(parser.defaults)) if standalone else ("script", script)
+    layers: Layers = [below, ("recipe", recipe), ("script", passed), ("flag", flags)]
 
     settings, origin = dict(parser.defaults), dict[str, str]()
     for source, values in layers:
         settings |= values
         origin |= dict.fromkeys(values, source)
-    _drop_settings_of_other_data(settings, origin, layers)
+    _drop_settings_of_other_data(settings, origin, [("script", parser.defaults), *layers])
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
+    functions = functions if not standalone else registry.by_name({})[1]
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
-    return Given(settings, origin, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
+    return Given(
+        settings, origin, notes, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"])
+    )
+
+
+def ours(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of this project's own settings, and of those that every run has an origin for."""
+    names = [field.name for field in dataclasses.fields(ScriptArguments)]
+    return {key: defaults[key] for key in (*names, "output_dir", "run_name")}
 
 
 def _replaced(
@@ -123,7 +134,7 @@ def configure(
         dataset: rows in memory (DataFrame, Dataset, list of dictionaries). They replace `dataset_name`.
         script_file: the script of these settings, named in the commands that the run prints.
     """
-    settings, origin, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
+    settings, origin, notes, functions, shipped_data, recipe, standalone, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
     program = commands.program(script_file)
     validate.check(settings, origin)
@@ -156,6 +167,7 @@ def configure(
         own_metric=own_metric,
         default_dir=default_dir,
         recipe=recipe,
+        standalone=standalone,
         rows=rows,
     )
 

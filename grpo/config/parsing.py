@@ -132,8 +132,8 @@ def find_recipe(name: str) -> Path:
     return next((path for path in (Path(name), ROOT / name) if path.is_file()), by_name).resolve()
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """Read the settings in a recipe, found by `find_recipe`."""
+def read_recipe(name: str) -> tuple[dict[str, Any], bool]:
+    """Read a recipe, found by `find_recipe`: its settings, and whether it stands alone (`standalone: true`)."""
     path = find_recipe(name)
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
@@ -144,9 +144,12 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
     if not isinstance(recipe, dict):
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
+    standalone = recipe.pop("standalone", False)
+    if not isinstance(standalone, bool):
+        raise UserError(f"config: {name}: standalone is {standalone!r}; write true or false")
     if path.parent in (RECIPES, EXAMPLES):  # its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)
             if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():
                 recipe[key] = str(ROOT / given)
-    return recipe
+    return recipe, standalone

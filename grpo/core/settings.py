@@ -136,7 +136,7 @@ class ScriptArguments:
         aliases=("dataset_id_or_path",),
     )
     dataset_config: str | None = _setting(
-        None, "Configuration of a Hub dataset; or write openai/gsm8k:main.", change=DATA
+        "main", "Configuration of a Hub dataset; or write openai/gsm8k:main.", change=DATA, may_be_none=True
     )
     dataset_split: str = _setting(
         "train",
@@ -246,7 +246,7 @@ TRLS = {
     # The model
     "model_name_or_path": Setting(change=CHECKPOINT, aliases=("model", "model_id")),
     "model_revision": Setting(aliases=("revision",)),
-    "dtype": Setting(change=CHECKPOINT, on_cpu="float32", aliases=("torch_dtype",)),
+    "dtype": Setting(default="bfloat16", change=CHECKPOINT, on_cpu="float32", aliases=("torch_dtype",)),
     "attn_implementation": Setting(default="flash_attention_2", on_cpu="sdpa"),
     "load_in_4bit": Setting(on_cpu=False, aliases=("quantization_config",)),
     "load_in_8bit": Setting(on_cpu=False),
@@ -281,7 +281,7 @@ TRLS = {
     "data_seed": Setting(is_seed=True),
     "shuffle_dataset": Setting(change=CHECKPOINT),
     "max_steps": Setting(range=STEPS, change=LENGTH, aliases=("num_training_steps", "steps", "total_steps")),
-    "num_train_epochs": Setting(range=ABOVE_0, change=LENGTH, aliases=("epochs",)),
+    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, aliases=("epochs",)),
     # Sampling
     "max_completion_length": Setting(
         range=AT_LEAST_1,
@@ -318,6 +318,7 @@ TRLS = {
     "max_grad_norm": Setting(range=AT_LEAST_0),
     # The machine
     "use_cpu": Setting(aliases=("cpu",)),
+    "bf16": Setting(default=True),  # on a CPU only if a recipe or a flag asks for it
     "fp16": Setting(on_cpu=False),
     "tf32": Setting(on_cpu=None),
     "use_liger_kernel": Setting(on_cpu=False),
@@ -336,7 +337,7 @@ TRLS = {
     "project": Setting(change=NOTHING),
     "trackio*": Setting(change=NOTHING),
     "disable_tqdm": Setting(change=NOTHING),
-    "save_steps": Setting(range=ABOVE_0, change=NOTHING),
+    "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING),
     "save_total_limit": Setting(range=AT_LEAST_0, default=2, change=NOTHING),
     "save*": Setting(change=NOTHING),
     "logging_steps": Setting(range=ABOVE_0, change=NOTHING),
@@ -454,6 +455,7 @@ class Config:
     default_dir: str  # the default output_dir, without a number; empty if another one was chosen
     own_metric: str | None = None  # the measure of the run's own evaluations that chooses the best checkpoint
     recipe: Path | None = None  # the file of --config
+    standalone: bool = False  # True: nothing of the script but its code, as the recipe says
     rows: Any = None  # training data passed as a Python object: grpo/data/sources.py
     resumed_with: list[str] = field(default_factory=list)  # differences from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge

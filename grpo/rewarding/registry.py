@@ -17,6 +17,7 @@ from typing import Any
 
 from exact_answers import extract_answer
 from grpo.core import ROOT
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line, users_code
 from grpo.core.fingerprint import innermost
 from grpo.core.settings import Config
@@ -66,7 +67,12 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
     Raises:
         UserError: an unknown format, or a judge or `prepare` that cannot be loaded.
     """
-    script = config.script
+    script, replaced = config.script, list[Check]()
+    if config.standalone and config.recipe:
+        if edited := prompts.edits(formats, exemplars):
+            finding = f"{config.recipe.stem}, which stands alone, replaces {' and '.join(edited)}"
+            replaced.append(Check("ok", "prompt", finding))
+        formats, exemplars = prompts.SHIPPED, prompts.EXEMPLARS
     prompt, shots, notes = prompts.choose_prompt(
         formats,
         exemplars,
@@ -77,7 +83,7 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
         config.origin,
     )
     judge, prepare = _users_function(config, "judge"), _users_function(config, "prepare")
-    return Task(prompt, shots, judge, script.judge or "", prepare, notes)
+    return Task(prompt, shots, judge, script.judge or "", prepare, replaced + notes)
 
 
 def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:

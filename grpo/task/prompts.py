@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from exact_answers.marks import check_pattern, extract_answer
-from grpo.core import fingerprint
 from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError, did_you_mean
 from rewards import THINK_FORMAT, XML_COT_FORMAT, template_parts
@@ -98,10 +97,26 @@ def asking_for(completion: str) -> str:
 XML = PromptFormat(asking_for(XML_COT_FORMAT), opening=asking_for(XML_COT_FORMAT))
 THINK = PromptFormat(asking_for(THINK_FORMAT), "<problem>\n{question}\n</problem>\n", THINK_FORMAT)
 
-# The script as it is shipped, to know what was edited in it: PROMPT_FORMATS (and so SYSTEM_PROMPT), and a hash of
-# EXEMPLARS
+# The script as it is shipped: PROMPT_FORMATS (and so SYSTEM_PROMPT) and EXEMPLARS. Recipes that stand alone use these,
+# and anything else in the script was edited
 SHIPPED = {"xml": XML, "think": THINK}
-SHIPPED_EXEMPLARS = "2abef11535f78b49"
+EXEMPLARS: list[Shot] = [
+    (
+        "What is the largest single-digit prime number?",
+        "9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.",
+        "7",
+    ),
+    (
+        "A bakery packs 6 rolls into each bag. It fills 8 bags and keeps 5 rolls. How many rolls did it bake?",
+        "The bags hold 6 * 8 = 48 rolls. With the rolls it keeps, that is 48 + 5 = 53.",
+        "53",
+    ),
+    (
+        "Lea has $40. She buys 3 tickets for $9 each. How many dollars does she have left?",
+        "The tickets cost 3 * 9 = 27 dollars. She has 40 - 27 = 13 dollars left.",
+        "13",
+    ),
+]
 ASKED_FOR = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
 IN_A_RECIPE = ("system", "question", "completion", "opening", "chat", "pattern", "exemplars")
 A_SHOT = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # an item of `exemplars` in a recipe
@@ -221,6 +236,12 @@ def _edited(formats: Mapping[str, PromptFormat], name: str) -> str:
     return "SYSTEM_PROMPT" if name == "xml" and words == shipped else f"PROMPT_FORMATS[{name!r}]"
 
 
+def edits(formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> list[str]:
+    """Return the names of the script's formats and worked examples that were edited."""
+    edited = [label for name in formats if (label := _edited(formats, name))]
+    return edited if list(exemplars) == EXEMPLARS else [*edited, "EXEMPLARS"]
+
+
 def _ignored(
     formats: Mapping[str, PromptFormat], chosen: str | Mapping[str, Any], places: Mapping[str, str], written: bool
 ) -> list[Check]:
@@ -249,7 +270,7 @@ def _ignored_exemplars(
     exemplars: Sequence[Shot], shots: Sequence[Shot], num_shots: int, places: Mapping[str, str]
 ) -> list[Check]:
     """Note edited worked examples that no prompt shows. Raise UserError if HYPERPARAMETERS has others, too."""
-    if not exemplars or hash_of(exemplars) == SHIPPED_EXEMPLARS:
+    if not exemplars or list(exemplars) == EXEMPLARS:
         return []
     if not num_shots:
         finding = f"EXEMPLARS is edited, and num_shots 0 ({places['num_shots']}) shows none of them"
@@ -259,11 +280,6 @@ def _ignored_exemplars(
     if places["prompt_format"] == "script":
         raise UserError("prompt_format: it has exemplars, and EXEMPLARS is edited; drop one of them")
     return [Check("ok", "exemplars", f"those of prompt_format ({places['prompt_format']}) replace EXEMPLARS")]
-
-
-def hash_of(exemplars: Sequence[Shot]) -> str:
-    """Hash worked examples."""
-    return fingerprint.of_text(*(text for shot in exemplars for text in shot))
 
 
 def _words(system: str) -> dict[str, Any]:

@@ -2,21 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from helpers_resume import assert_same, state_of
 from helpers_runs import COUNTDOWN, DEMO, ROOT
 from helpers_runs import flags as command_line
 
 import train_grpo
 from grpo.config.configure import configure, read
+from grpo.config.parsing import Parser
 from grpo.rewarding.registry import make_task
-from rewards import REWARD_FUNCS
+from grpo.task.prompts import THINK, XML
 
-FIVE = list(REWARD_FUNCS)[:5]
 RECIPES = sorted((ROOT / "recipes").iterdir())
 CPU = ["--use_cpu", "true", "--report_to", "none", "--use_vllm", "false"]
-WITH_DATA = [path.stem for path in RECIPES if "\ndataset_name:" in path.read_text(encoding="utf-8")]
 
 
 # What use_cpu replaces, or this test
@@ -33,14 +34,16 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none"]
     settings = configure(train_grpo.HYPERPARAMETERS, argv).settings()
-    left_open = {"generation_batch_size"} if recipe.get("generation_batch_size", "") is None else set()  # TRL fills it
-    for key in recipe.keys() - ON_CPU - left_open:
+    for key in recipe.keys() - ON_CPU - {"standalone"}:
         assert settings[key] == recipe[key], key
         repeats = train_grpo.HYPERPARAMETERS.get(key, "unset") == recipe[key]
-        assert path.stem in WITH_DATA or not repeats, f"{key} repeats the inline value"
+        assert path in ALONE or not repeats or recipe[key] is None, f"{key} repeats the inline value"
 
 
-# --- Recipes with a data set of their own hold all of their task
+# --- Recipes that stand alone
+
+ALONE = [path for path in (*RECIPES, *(ROOT / "examples").glob("*.yaml")) if "\nstandalone: true" in path.read_text()]
+EDITS: dict[str, Any] = dict.fromkeys([*train_grpo.HYPERPARAMETERS, *Parser().settings], "edited")
 
 
 def other_reward(completions, **kwargs):
@@ -51,61 +54,61 @@ def other_judge(text, row):
     return False
 
 
-def other_prepare(row):
-    return row
+def resolved(recipe, **edits):
+    """The configuration and the task of a recipe, with these edits of HYPERPARAMETERS."""
+    config = configure(train_grpo.HYPERPARAMETERS | edits, ["--config", str(recipe), *CPU])
+    formats, exemplars = train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS
+    if edits:
+        formats, exemplars = {"xml": THINK, "edited": XML}, [("edited?", "edited", "1")]
+    task = make_task(config, formats, exemplars)
+    apart = {key: value for key, value in vars(config).items() if key not in ("training", "model", "notes", "started")}
+    return config.settings(), apart, task, [note.finding for note in (*config.notes, *task.notes)]
 
 
-# For each setting of the block, and for others that people add to it, another value than any recipe's
-EDITED = dict(
-    model_name_or_path="mine/model", dataset_name="mine.csv", dataset_config="mine", dataset_split="validation[:9]",
-    reward_funcs=[other_reward], output_dir="outputs/mine", run_name="mine", learning_rate=1e-7, adam_beta1=0.8,
-    adam_beta2=0.9, weight_decay=0.3, warmup_steps=900, lr_scheduler_type="constant", logging_steps=77, bf16=False,
-    per_device_train_batch_size=12, gradient_accumulation_steps=3, num_generations=4, max_prompt_length=2,
-    max_completion_length=3, num_train_epochs=7, save_steps=9, max_grad_norm=2.0, report_to="mlflow",
-    log_on_each_node=True, use_peft=True, lora_r=2, lora_alpha=3, lora_target_modules=["q_proj"], lora_dropout=0.5,
-    dtype="float16", attn_implementation="eager", optim="sgd", num_shots=1, seed=7, beta=3.0, temperature=0.1,
-    use_vllm=True, vllm_enable_sleep_mode=False, gradient_checkpointing="true", eval_samples=0, eval_every=99,
-    prompt_format="mine", answer_pattern="hash", judge=other_judge, prepare=other_prepare, max_samples=1,
-    stop_on_alarm=True,
-    question_column="mine", answer_column="mine", eval_dataset_name="mine.csv", eval_split="mine[:9]",
-    eval_num_samples=3, per_device_eval_batch_size=5, reward_weights=[0.5], packed=False,
-    ddp_find_unused_parameters=True, save_total_limit=8, log_completions=False, num_completions_to_print=1,
-    # of settings outside the block
-    generation_batch_size=96,
-    system_prompt="Mine.",
-    reward_args={"other_reward": {"low": 1}},
-)  # fmt: skip
-# Which a recipe with data may leave to the script: how much is kept and shown, and how it is computed
-LEFT = {
-    "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "seed", "bf16", "num_train_epochs", "logging_steps",
-    "save_steps", "save_total_limit", "log_on_each_node", "log_completions", "num_completions_to_print", "eval_every",
-    "eval_num_samples", "per_device_eval_batch_size", "stop_on_alarm", "packed", "attn_implementation", "lora_r",
-    "lora_alpha", "lora_target_modules", "lora_dropout", "vllm_enable_sleep_mode", "ddp_find_unused_parameters",
-}  # fmt: skip
-LEFT_TOO = {key: {"dtype"} for key in ("demo", "demo_think", "countdown")}  # which use_cpu settles
-LEFT_TOO["smollm2_sums"] = {"use_vllm"}
-LEFT_TOO["math"] = {  # a task for any model on any machine
-    "model_name_or_path", "run_name", "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations",
-    "report_to", "use_peft", "optim", "beta", "temperature", "gradient_checkpointing", "use_vllm", "warmup_steps",
-    "lr_scheduler_type", "generation_batch_size",
-}  # fmt: skip
+def test_the_recipes_without_a_gpu_stand_alone():
+    names = {path.stem for path in ALONE}
+    assert names == {"demo", "demo_think", "countdown", "smollm2_sums", "labels", "json_fields"}
 
 
-@pytest.mark.parametrize("name", WITH_DATA)
-def test_a_recipe_with_data_keeps_its_task_whatever_the_script_says(name):
-    assert train_grpo.HYPERPARAMETERS.keys() <= EDITED.keys()
-    assert not {key for key, value in train_grpo.HYPERPARAMETERS.items() if value == EDITED[key]}
-    given = ["--config", name]
-    own, edited = (read(block, given).settings for block in (train_grpo.HYPERPARAMETERS, EDITED))
-    assert {key for key in own if own[key] != edited[key]} <= LEFT | LEFT_TOO[name]
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
+def test_no_edit_of_the_script_reaches_a_recipe_that_stands_alone(path):
+    *own, notes = resolved(path)
+    functions = {"reward_funcs": [other_reward], "judge": other_judge, "prepare": other_judge}
+    *edited, said = resolved(path, **EDITS | functions)
+    assert edited == own
+    replaced = [f"{path} replaces the script's own: {what}" for what in ("other_reward", "other_judge", "edited")]
+    assert set(notes) < set(said) and set(replaced) < set(said)
+    assert any("PROMPT_FORMATS['edited'] and EXEMPLARS" in finding for finding in said)
 
 
-@pytest.mark.parametrize("name", ["demo", "countdown", "smollm2_sums"])
-def test_the_prompt_in_a_recipe_is_the_scripts(name):
-    config = configure(train_grpo.HYPERPARAMETERS, ["--config", name, *CPU])
-    task = make_task(config, {}, [("1?", "1", "1")])
-    assert task.prompt == train_grpo.PROMPT_FORMATS["xml"]
-    assert list(task.shots) == train_grpo.EXEMPLARS[: config.script.num_shots]
+@pytest.mark.parametrize("key", train_grpo.HYPERPARAMETERS)
+def test_no_line_of_the_block_reaches_the_demo(key):
+    demo = read(train_grpo.HYPERPARAMETERS, ["--config", "demo"])
+    edited = read(train_grpo.HYPERPARAMETERS | {key: EDITS[key]}, ["--config", "demo"])
+    assert edited._replace(notes=[]) == demo
+
+
+@pytest.mark.slow
+def test_the_demo_is_the_same_bit_by_bit_whatever_is_edited(monkeypatch):
+    short = {"config": "demo", "max_steps": 2, "eval_samples": 8, "max_samples": 64, "eval_every": 0, "save_steps": 2}
+    short |= {"save_strategy": "steps", "logging_steps": 1}
+    assert train_grpo.main(command_line(**short, output_dir="own")) == 0
+    monkeypatch.setattr(train_grpo, "HYPERPARAMETERS", EDITS)
+    monkeypatch.setattr(train_grpo, "PROMPT_FORMATS", {"edited": THINK})
+    monkeypatch.setattr(train_grpo, "EXEMPLARS", [])
+    assert train_grpo.main(command_line(**short, output_dir="edited")) == 0
+    assert_same(state_of(Path("edited")), state_of(Path("own")))
+
+
+def test_standalone_is_true_or_false(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    for text, said in (("standalone: perhaps", "standalone is 'perhaps'"), ("standalone: 1", "standalone is 1")):
+        path.write_text(text)
+        assert train_grpo.main(["--config", str(path)]) == 2
+        assert said in capsys.readouterr().err
+    path.write_text("standalone: false\n")
+    block = train_grpo.HYPERPARAMETERS | {"seed": 7}
+    assert configure(block, ["--config", str(path), *CPU]).training.seed == 7
 
 
 OF_WRITE_UPS = {  # what docs/write-ups.md says of them

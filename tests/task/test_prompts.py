@@ -30,7 +30,7 @@ def test_the_default_prompt_is_the_gists():
     system = {"role": "system", "content": SYSTEM_PROMPT}
     assert XML.prompt("{x} + 2?") == [system, {"role": "user", "content": "{x} + 2?"}]  # with braces as they are
     assert choose() == (XML, []) and prompts.SHIPPED == PROMPT_FORMATS  # that of `ask` and the X-ray is the script's
-    assert prompts.hash_of(EXEMPLARS) == prompts.SHIPPED_EXEMPLARS
+    assert prompts.EXEMPLARS == EXEMPLARS
 
 
 def test_shots_are_turns_and_the_first_asks_for_the_prime():
