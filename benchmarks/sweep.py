@@ -36,9 +36,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from grpo.core.errors import ArgumentParser, UserError  # noqa: E402
-from grpo.core.jsonfiles import read_lines, read_value  # noqa: E402
+from grpo.core.jsonfiles import read_value  # noqa: E402
 from grpo.report.files import RunFiles  # noqa: E402
 from grpo.results import comparison  # noqa: E402
+from grpo.results.comparison import change_of  # noqa: E402
+from grpo.results.measures import LENIENT, STRICT, Measure  # noqa: E402
 from grpo.runs.directory import holds_run  # noqa: E402
 from grpo.tools import compare  # noqa: E402
 
@@ -95,14 +97,14 @@ def train(flags: list[str], run: Path, seed: int) -> None:
 # --- The table
 
 
-def ends(runs: list[RunFiles], measure: str) -> str:
-    before, after = (fmean(run.comparison[measure][when] for run in runs) for when in ("before", "after"))
+def ends(runs: list[RunFiles], measure: Measure) -> str:
+    before, after = (fmean(change_of(measure, run.comparison)[when] for run in runs) for when in ("before", "after"))
     return f"{100 * before:.1f} → {100 * after:.1f}"
 
 
-def gain(runs: list[RunFiles], measure: str) -> str:
+def gain(runs: list[RunFiles], measure: Measure) -> str:
     if len(runs) == 1:
-        return in_points(runs[0].comparison[measure])
+        return in_points(change_of(measure, runs[0].comparison))
     return with_interval(*comparison.mean_interval(compare.gains(runs, measure)))
 
 
@@ -112,9 +114,9 @@ def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
     if not seeds or ours == others:
         return ""
     if len(seeds) == 1:  # both started from the same answers: the final ones are compared
-        theirs, mine = (read_lines(arm[seeds[0]] / "completions_after.jsonl") for arm in (others, ours))
-        return in_points(comparison.compare(theirs, mine)["lenient"])
-    both = (compare.gains([compare.read(arm[seed]) for seed in seeds], "lenient") for arm in (ours, others))
+        theirs, mine = (compare.read(arm[seeds[0]]).answers("after") for arm in (others, ours))
+        return in_points(change_of(LENIENT, comparison.compare(theirs, mine)))
+    both = (compare.gains([compare.read(arm[seed]) for seed in seeds], LENIENT) for arm in (ours, others))
     return with_interval(*comparison.mean_interval([mine - theirs for mine, theirs in zip(*both, strict=True)]))
 
 
@@ -139,7 +141,7 @@ def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
     for arm, runs in finished.items():
         read = [compare.read(run) for run in runs.values()]
         if read:
-            lenient, strict = ((ends(read, measure), gain(read, measure)) for measure in ("lenient", "strict"))
+            lenient, strict = ((ends(read, measure), gain(read, measure)) for measure in (LENIENT, STRICT))
             table.add_row(arm, " ".join(map(str, runs)), *lenient, advantage(runs, finished[first]), *strict)
     Console(width=140).print(table)
 

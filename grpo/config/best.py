@@ -13,16 +13,16 @@ from trl import GRPOConfig
 
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import Geometry
+from grpo.results import measures
+from grpo.results.measures import LENIENT
 
-# Measures of the run's own evaluations; besides, each reward's mean as `reward_<name>`
-OWN = ("accuracy_lenient", "accuracy_strict", "format_strict", "format_soft", "truncated", "reward")
-LOWER_IS_BETTER = ("truncated", "completions/clipped_ratio", "frac_reward_zero_std", "groups/all_wrong", "kl")
 # Metrics of TRL's evaluation
+LOWER_IS_BETTER = ("completions/clipped_ratio", "frac_reward_zero_std", "groups/all_wrong", "kl", "loss")
 TRLS = re.compile(
     r"reward|reward_std|frac_reward_zero_std|entropy|kl|rewards/.+/(mean|std)|groups/(all_right|all_wrong|mixed)"
     r"|completions/((mean|min|max)_(terminated_)?length|clipped_ratio)"
 )
-REMEDY = "--metric_for_best_model accuracy_lenient with --eval_every 10"
+REMEDY = f"--metric_for_best_model {LENIENT.key} with --eval_every 10"
 
 
 def bare_name(metric: str | None) -> str | None:
@@ -37,7 +37,17 @@ def bare_name(metric: str | None) -> str | None:
 def greater_is_better(settings: Mapping[str, Any]) -> bool | None:
     """Return the setting, or else whether more of the metric is better; None without a metric."""
     given, metric = settings["greater_is_better"], bare_name(settings["metric_for_best_model"])
-    return given if given is not None or not metric else metric not in (*LOWER_IS_BETTER, "loss")
+    if given is not None or not metric:
+        return given
+    return _own().get(metric, metric not in LOWER_IS_BETTER)
+
+
+def _own() -> dict[str, bool]:
+    """Return the measures of the run's own evaluations that can choose, and whether more of each is better.
+
+    Besides, each reward's mean can, as `reward_<name>`.
+    """
+    return {one.key: one.higher_is_better for one in measures.MEASURES if one.higher_is_better is not None}
 
 
 def own_metric(settings: Mapping[str, Any], geometry: Geometry) -> str | None:
@@ -56,12 +66,12 @@ def own_metric(settings: Mapping[str, Any], geometry: Geometry) -> str | None:
         raise UserError(f"metric_for_best_model: {metric} says nothing in GRPO; use {REMEDY}")
     if not name:
         return None
-    own = name in OWN or (name.startswith("reward_") and name != "reward_std")
+    own = name in _own() or (name.startswith("reward_") and name != "reward_std")
     if name == "reward" and evaluates and not settings["eval_every"]:
         own = False
     if not own:
         if not TRLS.fullmatch(name):
-            choices = [*OWN, *(f"reward_{reward.rpartition('.')[2]}" for reward in settings["reward_funcs"])]
+            choices = [*_own(), *(f"reward_{reward.rpartition('.')[2]}" for reward in settings["reward_funcs"])]
             raise UserError(f"metric_for_best_model: {given!r} is not a metric{did_you_mean(name, choices)}")
         if name == "kl" and not settings["beta"]:
             raise UserError(f"metric_for_best_model: {given} is not measured with beta 0; set beta, or use {REMEDY}")

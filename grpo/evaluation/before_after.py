@@ -13,6 +13,7 @@ from grpo.evaluation import curve, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.results import comparison
+from grpo.results.answer import Answer
 from grpo.runs.run import Run
 from grpo.training import causes
 
@@ -37,7 +38,7 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
         say("Evaluation before training: reused from the start of the run")
     if is_first_process():
         evaluate.save(config.output, "before", before)
-        evaluate.print_answers("before training", before.records, trainer.task.prompt.pattern)
+        evaluate.print_answers("before training", before.answers, trainer.task.prompt.pattern)
     accuracy = AccuracyCurve(run, trainer, data, before)
     if accuracy.every or config.own_metric:
         trainer.add_callback(accuracy)
@@ -48,12 +49,12 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
     """Load a run's evaluation before training if it has the same held-out questions and number of samples."""
     try:
         summary = read_object(directory / "eval_before.json")
-        records = read_lines(directory / "completions_before.jsonl")
+        answers = list(map(Answer.from_json, read_lines(directory / "completions_before.jsonl")))
     except UserError:  # a broken file: measure again
         return None
     wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
-    asked = [(record["question"], record["answer"]) for record in records]
-    return Evaluation(summary, records) if asked == wanted and summary.get("k", 1) == num_samples else None
+    asked = [(one.question, one.answer) for one in answers]
+    return Evaluation(summary, answers) if asked == wanted and summary.get("k", 1) == num_samples else None
 
 
 def measure_after(accuracy: AccuracyCurve | None) -> None:
@@ -68,10 +69,10 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
     if is_first_process():
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-        compared = comparison.compare(before.records, after.records, error)
+        compared = comparison.compare(before.answers, after.answers, error)
         needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
-        reasons = causes.explain(trainer.state, before.records, after.records, compared) if needed else []
+        reasons = causes.explain(trainer.state, before.answers, after.answers, compared) if needed else []
         compared |= {"step": step, "diagnosis": reasons}
         write_json(run.output / "comparison.json", compared)
-        evaluate.print_answers("after training", after.records, trainer.task.prompt.pattern)
+        evaluate.print_answers("after training", after.answers, trainer.task.prompt.pattern)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)

@@ -13,6 +13,7 @@ from grpo.core.text import decimals
 from grpo.data.dataset import Data
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
+from grpo.results.measures import of_summaries
 from grpo.runs.run import Run
 from lean_grpo import sharding
 
@@ -99,10 +100,12 @@ class AccuracyCurve(TrainerCallback):
         # not TRL's log, which would add training metrics of an incomplete step
         Trainer.log(trainer, logs)
         trainer.control.should_log = due
-        parts = [f"reward {decimals(summary['reward'], 2)}"] if "reward" in summary else []
-        for share in [share for share in ("accuracy_lenient", "format_strict") if share in summary]:
-            low, high = (100 * summary[f"{share}{end}"] for end in ("_low", "_high"))
-            name = {"accuracy_lenient": "lenient", "format_strict": "format"}[share]
-            parts.append(f"{name} {100 * summary[share]:.1f} % ({low:.0f}-{high:.0f})")
+        parts = []
+        for measure in [measure for measure in of_summaries([summary]) if measure.curve]:
+            value = decimals(measure.factor * summary[measure.key], measure.places)
+            if measure.is_share:
+                low, high = (100 * summary[f"{measure.key}{end}"] for end in ("_low", "_high"))
+                value += f" % ({low:.0f}-{high:.0f})"
+            parts.append(f"{measure.words} {value}")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts)}")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, quantiles
+from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
@@ -12,7 +13,10 @@ from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.dataset import Questions
 from grpo.data.remedies import PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
+from grpo.results import measures
+from grpo.results.answer import Answer
 from grpo.results.comparison import FEWEST
+from grpo.results.measures import LENIENT
 from grpo.runs import checkpoints, resume
 from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
@@ -99,15 +103,11 @@ def about_best(plan: TrainingPlan) -> Iterator[Check]:
     metric, follows = training.metric_for_best_model, training.lr_scheduler_type in FOLLOW_A_METRIC
     if metric == "loss" and follows:
         finding = f"{training.lr_scheduler_type} follows eval_loss, which says nothing in GRPO"
-        yield Check("warning", "lr_scheduler_type", finding, "set metric_for_best_model, such as accuracy_lenient")
+        yield Check("warning", "lr_scheduler_type", finding, f"set metric_for_best_model, such as {LENIENT.key}")
         return
     if metric is None or not (config.own_metric or config.trl_evaluates):
         return
-    measured = ["truncated", "reward", *(f"reward_{name}" for name in plan.rewards)]
-    if plan.task.has_format:
-        measured = ["format_strict", "format_soft", *measured]
-    if all(map(plan.task.can_judge, plan.data.held_out)):
-        measured = ["accuracy_lenient", "accuracy_strict", *measured]
+    measured = _measured(plan)
     found = re.fullmatch("rewards/(.+)/(mean|std)", metric)
     if metric not in measured if config.own_metric else found and found[1] not in plan.rewards:
         names = measured if config.own_metric else [f"rewards/{name}/mean" for name in plan.rewards]
@@ -118,6 +118,16 @@ def about_best(plan: TrainingPlan) -> Iterator[Check]:
     finding = f"by {metric}, measured {every} by {'eval_strategy' if config.trl_evaluates else 'eval_every'}"
     kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
     yield Check("ok", "best checkpoint", f"{finding}{kept}")
+
+
+def _measured(plan: TrainingPlan) -> list[str]:
+    """Return the measures of this run's evaluations while it trains that can choose the best checkpoint."""
+    row, is_judged = plan.data.held_out[0], all(map(plan.task.can_judge, plan.data.held_out))
+    grade: dict[str, Any] = plan.task.grade("", row, False if is_judged else None)._asdict()
+    rewards = dict.fromkeys(plan.rewards, 0.0)
+    answer = Answer(row["question"], row["answer"], **grade, truncated=False, tokens=0, rewards=rewards, reward=0.0)
+    known = [one for one in measures.of_answers([answer]) if one.of(answer) is not None]
+    return [one.key for one in known if one.higher_is_better is not None]
 
 
 @CHECKS.add

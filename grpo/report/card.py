@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from grpo.core.text import short_name
 from grpo.report import charts
 from grpo.report.files import RunFiles, read_run
-from grpo.results.table import HEADINGS
+from grpo.results.summary import HEADINGS
 
 LINK = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
 PROMPT_NOTE = "Ask it with the prompt of its training, which is below.\n\n## Training procedure"

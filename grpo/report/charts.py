@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from grpo.core.text import printable, short_name
 from grpo.report.curves import Curve
+from grpo.results.measures import Measure
 
 # Mid-tones, readable on light and dark backgrounds
 COLORS = {"accent": "#2f85b3", "earlier": "#8b959b", "text": "#747e85", "good": "#2c9664", "bad": "#cf5b47"}
@@ -44,13 +45,6 @@ STYLE: Any = {  # matplotlib names each key's type
     "figure.constrained_layout.w_pad": 0.12,
     "path.simplify_threshold": 0.5,  # px; keeps the page of a long run small
     "savefig.transparent": True,
-}
-# Panels of curves.png before the panels of single rewards
-PANELS = {
-    "eval/accuracy_lenient": "Lenient accuracy, %",
-    "eval/accuracy_strict": "Strict accuracy, %",
-    "eval/reward": "Reward, held out",
-    "reward": "Reward, all together",
 }
 UNITS = (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0, 1, "")  # of ticks: smallest number, divisor, suffix
 
@@ -126,10 +120,11 @@ def image(curve: Curve, width: int, height: int, **lines: Any) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def draw_curves(path: Path, curves: dict[str, Curve], limits: dict[str, float]) -> None:
-    """Write `curves.png`: accuracies, the reward and its parts, with dotted lines at the limits."""
-    parts = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
-    names = {key: name for key, name in PANELS.items() if key in curves} | parts
+def draw_curves(path: Path, curves: dict[str, Curve], held_out: Sequence[Measure], limits: dict[str, float]) -> None:
+    """Write `curves.png`: held-out measures, the reward and its parts, with dotted lines at the limits."""
+    names = {measure.logged: f"Held out: {measure.words}{', %' * measure.is_share}" for measure in held_out}
+    names |= {"reward": "Reward, all together"} if "reward" in curves else {}
+    names |= {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     rows = math.ceil(len(names) / 4) or 1  # at least one row, also without curves
     with rc_context(STYLE):
         figure = Figure(figsize=(13, 2.4 * rows), layout="constrained")

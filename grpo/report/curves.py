@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
+from grpo.results import measures
+
+PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*"  # besides measures of the evaluation
 # Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
 OURS = re.compile(
     r"step|epoch|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
@@ -51,6 +53,7 @@ class Curve:
 
 def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
     """Read a curve for each logged number, by key. The reward, the mean length and accuracies have a band."""
+    factors = {measure.logged: measure.factor for measure in measures.MEASURES}
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
     for line in _with_seconds(_by_step(lines)):
         numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}
@@ -59,8 +62,8 @@ def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
             low, high = numbers.get(f"{key}_low", value - spread), numbers.get(f"{key}_high", value + spread)
             if key == "completions/mean_length":
                 low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
-            unit = 100 if re.fullmatch(PER_CENT, key) else 1
-            points.setdefault(key, []).append((line["step"], unit * value, unit * low, unit * high))
+            factor = factors.get(re.sub("_(low|high)$", "", key)) or (100 if re.fullmatch(PER_CENT, key) else 1)
+            points.setdefault(key, []).append((line["step"], factor * value, factor * low, factor * high))
     return {key: Curve(*map(list, zip(*points_of_key, strict=True))) for key, points_of_key in points.items()}
 
 

@@ -17,7 +17,9 @@ from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_lines, read_object
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
-from grpo.results import table
+from grpo.results import measures, summary
+from grpo.results.answer import Answer
+from grpo.results.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,20 @@ class RunFiles:
         return best_weights(self.record)
 
     @property
-    def results(self) -> dict[str, table.Row]:
+    def results(self) -> dict[str, summary.Row]:
         """The rows of the results table, by the key in eval_*.json."""
-        return table.rows(self.evaluations, self.comparison)
+        return summary.table_rows(self.evaluations, self.comparison)
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What lenient and strict accuracy are in this run, by their key in eval_*.json."""
-        return table.meanings(list(self.evaluations.values())[-1]) if self.evaluations else {}
+        """What the figures that are shown large mean in this run, by their key in eval_*.json."""
+        return summary.meanings(list(self.evaluations.values())[-1]) if self.evaluations else {}
+
+    @property
+    def held_out_curves(self) -> list[Measure]:
+        """The measures whose curves are drawn."""
+        drawn = [one for one in measures.MEASURES if one.curve and one.logged in self.curves]
+        return [one for one in drawn if not self.evaluations or one.key in self.results]
 
     @property
     def changes(self) -> list[str]:
@@ -96,9 +104,10 @@ class RunFiles:
         names = [path.name for path in self.directory.glob("_ended-at-step-*")]
         return sorted(names, key=lambda name: (len(name), name))
 
-    def completions(self, when: str) -> list[dict[str, Any]]:
-        """The held-out questions of an evaluation with their completions; [] if it does not count."""
-        return read_lines(self.directory / f"completions_{when}.jsonl") if when in self.evaluations else []
+    def answers(self, when: str) -> list[Answer]:
+        """The answers of an evaluation; [] if it does not count."""
+        path = self.directory / f"completions_{when}.jsonl"
+        return list(map(Answer.from_json, read_lines(path))) if when in self.evaluations else []
 
 
 def read_run(run: Path) -> RunFiles:
@@ -107,14 +116,14 @@ def read_run(run: Path) -> RunFiles:
     trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
     step = record["step"] if record.get("step") is not None else max(trained, default=0)
     status = _status(run, record)
-    evaluations = {when: read_object(run / f"eval_{when}.json") for when in table.HEADINGS}
+    evaluations = {when: read_object(run / f"eval_{when}.json") for when in summary.HEADINGS}
     comparison = read_object(run / "comparison.json")
     saved = record.get("best_step", step)
     if evaluations["after"].get("step") != saved:
         evaluations["after"] = {}
     if not evaluations["after"] or comparison.get("step") != saved:
         comparison = {}
-    evaluations = {when: summary for when, summary in evaluations.items() if summary}
+    evaluations = {when: figures for when, figures in evaluations.items() if figures}
     curves = read_curves(lines)
     if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")

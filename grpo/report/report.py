@@ -14,8 +14,11 @@ from grpo.core.text import short_name
 from grpo.report import charts
 from grpo.report.curves import is_a_rewards_own
 from grpo.report.files import RunFiles, read_run
-from grpo.results.table import HEADINGS
-from grpo.task.given import Share, distribution, how_read, repeat, why_right
+from grpo.results.answer import Answer
+from grpo.results.comparison import change_of
+from grpo.results.measures import LENIENT, of_reward
+from grpo.results.summary import HEADINGS
+from grpo.task.given import Share, distribution, repeat
 
 REFRESH = 30  # least seconds between two versions of the page while a run trains
 
@@ -24,7 +27,7 @@ def write(directory: Path) -> Path:
     """Write `report.html`, and `curves.png` if the run has trained. Return the report's path."""
     run = read_run(directory)
     if run.curves:
-        charts.draw_curves(directory / "curves.png", run.curves, _limits(run))
+        charts.draw_curves(directory / "curves.png", run.curves, run.held_out_curves, _limits(run))
     return write_page(run)
 
 
@@ -57,15 +60,13 @@ def _limits(run: RunFiles) -> dict[str, float]:
     return limits
 
 
-def _examples(run: RunFiles) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """Return fixed, broken and never right questions (by the lenient rule), as records before and after."""
+def _examples(run: RunFiles) -> dict[str, list[tuple[Answer, Answer]]]:
+    """Return the answers before and after to fixed, broken and never right questions (by the lenient rule)."""
     # a kill while writing leaves fewer
-    pairs = list(zip(run.completions("before"), run.completions("after"), strict=False))
-    if not all("lenient" in record for pair in pairs for record in pair):
-        return {}
+    pairs = list(zip(run.answers("before"), run.answers("after"), strict=False))
     kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
     return {
-        kind: [pair for pair in pairs if (pair[0]["lenient"], pair[1]["lenient"]) == wanted]
+        kind: [(old, new) for old, new in pairs if (old.lenient, new.lenient) == wanted]
         for kind, wanted in kinds.items()
     }
 
@@ -75,21 +76,17 @@ def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
 
     Only evaluations with the same questions in the same order are counted.
     """
-    records = {when: rows for when in run.evaluations if (rows := run.completions(when))}
-    golds: list[Any] = [record.get("answer") for record in next(iter(records.values()), [])]
+    answers = {when: found for when in run.evaluations if (found := run.answers(when))}
+    golds: list[Any] = [one.answer for one in next(iter(answers.values()), [])]
     if not repeat(golds):
         return [], None
     given = {
-        when: [str(record.get("read", "")) for record in rows]
-        for when, rows in records.items()
-        if [record.get("answer") for record in rows] == golds
+        when: [str(one.read) for one in of_evaluation]
+        for when, of_evaluation in answers.items()
+        if [one.answer for one in of_evaluation] == golds
     }
     shares = distribution(golds, given)
     return shares, max(shares, key=lambda share: share.gold)
-
-
-def _how_read(record: dict[str, Any], pattern: str) -> str:
-    return how_read(str(record["completion"]), str(record["read"]), pattern, record.get("judged"))
 
 
 def _duration(seconds: float) -> str:
@@ -116,7 +113,6 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         public: without commands for this machine.
     """
     again = None if public else commands.tool("report", str(run.directory.resolve()), anywhere=True)
-    pattern = (run.record.get("prompt") or {}).get("pattern", "xml")
     answers, most_frequent = _distribution(run)
     values = {
         "run": run,
@@ -125,8 +121,9 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         "live": live,
         "headings": HEADINGS,
         "again": again,
-        "how_read": functools.partial(_how_read, pattern=pattern),
-        "why_right": why_right,
+        "of_reward": of_reward,
+        "pattern": (run.record.get("prompt") or {}).get("pattern", "xml"),
+        "lenient": change_of(LENIENT, run.comparison),
         "answers": answers,
         "most_frequent": most_frequent,
     }

@@ -1,1 +1,1 @@
-"""The results of evaluations: how they compare, and the table that shows them."""
+"""Results of evaluations as pure functions of records: answers, measures, summaries and comparisons."""

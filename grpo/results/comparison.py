@@ -4,15 +4,16 @@ Each question is its own control, so a paired interval is narrower than two sepa
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 from grpo.core.errors import UserError
 from grpo.core.text import decimals
-from grpo.task.given import most_given
+from grpo.results import measures
+from grpo.results.answer import Answer, most_given
+from grpo.results.measures import FORMAT_SOFT, FORMAT_STRICT, LENIENT, REWARD, STRICT, Measure
 
-MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
 FEWEST = 6  # changed answers that a verdict needs: of five, chance alone turns all one way in 1 of 16 cases
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
@@ -81,51 +82,44 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
     return mean, mean - half, mean + half
 
 
-def compare(
-    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = ""
-) -> dict[str, Any]:
-    """Compare the records of two evaluations of the same questions, in the same order.
+def compare(before: Sequence[Answer], after: Sequence[Answer], judge_error: str = "") -> dict[str, Any]:
+    """Compare two evaluations of the same questions, in the same order.
 
     Args:
         judge_error: the reason why one has no accuracy, if the user's judge raised.
 
     Returns:
-        `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
-        and `neither`, the shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and
-        `p_value`. For the weighted sum of the rewards as `reward`, and for each of them by name in `rewards`, means
-        instead of shares, over the `n` questions where they worked both times.
+        `n`, `verdict`, `sentence`, and each measure that both have by its name, those of single rewards in `rewards`.
+        A share has the counts `both`, `fixed`, `broken` and `neither`, the shares `before`, `after` and `difference`
+        with `difference_low` and `difference_high`, and `p_value`; a mean has means instead, over the `n` questions
+        with a value both times; only `n`, 0, without such questions.
     """
-    if [row["question"] for row in before] != [row["question"] for row in after] or not before:
+    if [one.question for one in before] != [one.question for one in after] or not before:
         raise UserError("comparison: the two evaluations asked different questions; evaluate both on the same rows")
-    pairs = list(zip(before, after, strict=True))
-    measures = {
-        measure: _changes([(bool(old[measure]), bool(new[measure])) for old, new in pairs])
-        for measure in MEASURES
-        if all(measure in old and measure in new for old, new in pairs)
-    }
-    reward = _change_of_means([(old.get("reward"), new.get("reward")) for old, new in pairs])
+    changes: dict[str, Any] = {"n": len(before), "verdict": "", "sentence": "", "rewards": {}}
+    for measure in measures.of_answers([*before, *after]):
+        values = [(measure.of(old), measure.of(new)) for old, new in zip(before, after, strict=True)]
+        pairs = [(old, new) for old, new in values if old is not None and new is not None]
+        if pairs or not measure.is_share:
+            change = _changes(pairs) if measure.is_share else _change_of_means(pairs)
+            (changes if measure in measures.MEASURES else changes["rewards"])[measure.name] = change
     if judge_error:
         verdict, sentence = "no_accuracy", f"No accuracy: {judge_error}."
-    elif "lenient" in measures:
-        most = most_given([row.get("read", "") for row in after], [row.get("answer") for row in after])
-        verdict, sentence = _verdict(len(pairs), measures, str(most) if most and most.for_everything else "")
+    elif LENIENT.name in changes:
+        most = most_given(after)
+        verdict, sentence = _verdict(len(before), changes, str(most) if most and most.for_everything else "")
     else:
-        verdict, sentence = _verdict_by_reward(reward)
-    names = [name for name in pairs[0][0].get("rewards", {}) if name in pairs[0][1].get("rewards", {})]
-    rewards = {
-        name: _change_of_means([(old["rewards"][name], new["rewards"][name]) for old, new in pairs]) for name in names
-    }
-    return {
-        "n": len(pairs),
-        "verdict": verdict,
-        "sentence": sentence,
-        **measures,
-        "reward": reward,
-        "rewards": rewards,
-    }
+        verdict, sentence = _verdict_by_reward(changes[REWARD.name])
+    return changes | {"verdict": verdict, "sentence": sentence}
 
 
-def _changes(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
+def change_of(measure: Measure, comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the change of a measure in a comparison; {} if it has none."""
+    changes = comparison if measure in measures.MEASURES else comparison.get("rewards") or {}
+    return changes.get(measure.name) or {}
+
+
+def _changes(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     n, both = len(pairs), pairs.count((True, True))
     fixed, broken = pairs.count((False, True)), pairs.count((True, False))
     low, high = tango(fixed, broken, n)
@@ -143,48 +137,51 @@ def _changes(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
     }
 
 
-def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]:
-    """Compare means over answers whose rewards worked both times; only `n`, 0, without such answers."""
-    known = [(old, new) for old, new in pairs if old is not None and new is not None]
-    if not known:
+def _change_of_means(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    if not pairs:
         return {"n": 0}
-    before, after = (fmean(side) for side in zip(*known, strict=True))
-    difference, low, high = mean_interval([new - old for old, new in known])
+    before, after = (fmean(side) for side in zip(*pairs, strict=True))
+    difference, low, high = mean_interval([new - old for old, new in pairs])
     ends = {"difference_low": low, "difference_high": high}
-    return {"n": len(known), "before": before, "after": after, "difference": difference, **ends}
+    return {"n": len(pairs), "before": before, "after": after, "difference": difference, **ends}
 
 
-def _verdict(n: int, measures: dict[str, dict[str, Any]], one_answer: str = "") -> tuple[str, str]:
+def _verdict(n: int, changes: Mapping[str, Any], one_answer: str = "") -> tuple[str, str]:
     """Decide by lenient accuracy whether the model learned to answer, or only how to write the answer.
 
     Args:
+        changes: by name of the measure.
         one_answer: a sentence about the answer that the model gives to nearly everything; "" if there is none.
     """
-    lenient, shown = measures["lenient"], _shown("right", measures["lenient"])
-    changed = {name: one for name, one in measures.items() if is_significant(one["fixed"], one["broken"])}
-    rose = [name for name, one in changed.items() if one["difference"] > 0]
-    if "lenient" in rose and one_answer:
+
+    def rose(measure: Measure) -> bool:
+        change = changes.get(measure.name) or {"fixed": 0, "broken": 0}
+        return change["fixed"] > change["broken"] and is_significant(change["fixed"], change["broken"])
+
+    lenient = changes[LENIENT.name]
+    shown = _shown("right", lenient)
+    if rose(LENIENT) and one_answer:
         return (
             "learned_one_answer",
             f"It learned one answer, not to tell questions apart: {one_answer}, while {shown}.",
         )
-    if "lenient" in rose:
+    if rose(LENIENT):
         return "got_better", f"It got better: {shown}."
-    if "lenient" in changed:
+    if is_significant(lenient["fixed"], lenient["broken"]):
         return "got_worse", f"It got worse: {shown}."
-    steady = max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE
-    if rose:
-        name = next(name for name in ("format_strict", "format_soft", "strict") if name in rose)
-        tags = _shown("exactly right in the tags" if name == "strict" else "in the format", measures[name])
-        return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}."
-    if steady:
+    for measure in (FORMAT_STRICT, FORMAT_SOFT, STRICT):
+        if rose(measure):
+            what = "exactly right in the tags" if measure is STRICT else "in the format"
+            tags = _shown(what, changes[measure.name])
+            return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}."
+    if max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE:
         return "no_change", f"No change: {shown}."
     few = lenient["fixed"] + lenient["broken"]
     why = f", as only {few} answers changed" if lenient["p_value"] < SIGNIFICANT else ""
     return "too_small_to_tell", f"The sample of {n} is too small to tell{why}: {shown}."
 
 
-def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
+def _verdict_by_reward(reward: Mapping[str, Any]) -> tuple[str, str]:
     """Decide without gold answers, by the change of the weighted sum of the rewards."""
     n = reward["n"]
     if not n:
@@ -202,7 +199,7 @@ def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
     return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."
 
 
-def _shown(what: str, measure: dict[str, Any]) -> str:
+def _shown(what: str, measure: Mapping[str, Any]) -> str:
     chance = f"p = {measure['p_value']:.2g}" if measure["p_value"] >= 1e-4 else "p < 0.0001"
     points, low, high = (decimals(100 * measure[f"difference{end}"], 1, "+") for end in ("", "_low", "_high"))
     return (

@@ -8,7 +8,7 @@ has Student's interval, because the normal interval is far too narrow for two or
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -19,12 +19,10 @@ from grpo.core.processes import show
 from grpo.core.settings import about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
-from grpo.results import comparison
-from grpo.results.comparison import mean_interval
-
-Answer: TypeAlias = dict[str, Any]  # a line of completions_*.jsonl
-# A measure's key in comparison.json and in eval_*.json; without gold answers, rewards replace accuracies
-KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
+from grpo.results import comparison, measures
+from grpo.results.answer import Answer
+from grpo.results.comparison import change_of, mean_interval
+from grpo.results.measures import Measure
 
 
 def read(directory: Path) -> RunFiles:
@@ -35,11 +33,10 @@ def read(directory: Path) -> RunFiles:
     return run
 
 
-def gains(runs: Sequence[RunFiles], measure: str) -> list[float]:
+def gains(runs: Sequence[RunFiles], measure: Measure) -> list[float]:
     """Return the paired gain of each run with evaluations before and after, in points or rewards."""
-    unit = 1 if measure == "reward" else 100
-    differences = [(run.comparison.get(measure) or {}).get("difference") for run in runs]
-    return [unit * difference for difference in differences if difference is not None]
+    differences = [change_of(measure, run.comparison).get("difference") for run in runs]
+    return [measure.factor * difference for difference in differences if difference is not None]
 
 
 def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
@@ -88,26 +85,26 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
 
 
 def _table(runs: Sequence[RunFiles], with_mean: bool) -> Table:
-    measures = {name: key for name, key in KEYS.items() if any(key in run.results for run in runs)}
+    shown = [one for one in measures.MEASURES if one.curve and any(one.key in run.results for run in runs)]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
-    for measure in measures:
-        table.add_column(measure, justify="right", overflow="fold")
+    for measure in shown:
+        table.add_column(measure.words, justify="right", overflow="fold")
     for run in runs:
         status = "" if run.status == "finished" else f"\n({run.status})"
-        table.add_row(for_rich(f"{run.directory}{status}"), *(_cell(run, key) for key in measures.values()))
+        table.add_row(for_rich(f"{run.directory}{status}"), *(_cell(run, measure.key) for measure in shown))
     if with_mean:
         table.add_section()
-        table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
+        table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in shown))
     return table
 
 
 def after_training(runs: Sequence[RunFiles]) -> list[str]:
     """Compare each later run with the first, by their answers to the same questions after training."""
     first, *others = runs
-    answers, lines = first.completions("after"), []
+    answers, lines = first.answers("after"), []
     for run in others:
-        theirs = run.completions("after")
+        theirs = run.answers("after")
         if not (answers and theirs):
             continue
         pairs = _common(answers, theirs)
@@ -118,8 +115,8 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
             lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
         compared = comparison.compare([one for one, _ in pairs], [two for _, two in pairs])
-        measures = [name for name in ("lenient", "strict") if name in compared and KEYS[name] in first.results]
-        parts = [_paired(name, compared[name]) for name in measures]
+        shown = [one for one in measures.MEASURES if one.curve and one.is_share and one.key in first.results]
+        parts = [_paired(measure, change) for measure in shown if (change := change_of(measure, compared))]
         same = f"the same {counted(len(pairs), 'question')}"
         if len(pairs) < max(len(answers), len(theirs)):
             same = f"the {counted(len(pairs), 'question')} that both answered (of {len(answers)} and {len(theirs)})"
@@ -129,22 +126,22 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def _common(one: Sequence[Answer], other: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
-    """Pair the records of the questions that are in both, with the same gold answer."""
+    """Pair the answers to the questions that are in both, with the same gold answer."""
 
-    def key(row: Answer) -> str:
-        return json.dumps([row["question"], row.get("answer")])
+    def key(answer: Answer) -> str:
+        return json.dumps([answer.question, answer.answer])
 
     theirs: dict[str, list[Answer]] = {}
-    for row in other:
-        theirs.setdefault(key(row), []).append(row)
-    return [(row, theirs[key(row)].pop(0)) for row in one if theirs.get(key(row))]
+    for answer in other:
+        theirs.setdefault(key(answer), []).append(answer)
+    return [(answer, theirs[key(answer)].pop(0)) for answer in one if theirs.get(key(answer))]
 
 
-def _paired(measure: str, change: dict[str, Any]) -> str:
+def _paired(measure: Measure, change: dict[str, Any]) -> str:
     """Describe a paired difference with its interval."""
     points, low, high = (decimals(100 * change[f"difference{end}"], 1, "+") for end in ("", "_low", "_high"))
     counts = f"{change['fixed']} better, {change['broken']} worse"
-    return f"{measure} {points} points (95 % interval {low} to {high}; {counts})"
+    return f"{measure.words} {points} points (95 % interval {low} to {high}; {counts})"
 
 
 def _cell(run: RunFiles, key: str) -> str:
@@ -154,11 +151,11 @@ def _cell(run: RunFiles, key: str) -> str:
     return "\n".join(lines + [f"{value}\n({interval})" if interval else value for value, interval in cells[2:]])
 
 
-def _mean(gains: Sequence[float], measure: str) -> str:
+def _mean(gains: Sequence[float], measure: Measure) -> str:
     if len(gains) < 2:
         return "–"
-    places = 2 if measure == "reward" else 1
-    mean, low, high = (decimals(value or 0.0, places, "+") for value in mean_interval(gains))  # of two gains or more
+    ends = mean_interval(gains)  # of two gains or more, so that there are three
+    mean, low, high = (decimals(value or 0.0, measure.places, "+") for value in ends)
     return f"{mean}\n({low} to {high})"
 
 

@@ -11,7 +11,7 @@ It is scored by the five default rewards, which also get its other fields. --rew
 import argparse
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,39 +19,39 @@ from typing import Any
 from exact_answers import is_right
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import read_object
-from grpo.core.text import decimals, printable, short_name, shorten, with_minus
+from grpo.core.text import decimals, printable, shorten, with_minus
 from grpo.data.files import decimal
-from grpo.evaluation.evaluate import add_rewards
+from grpo.evaluation.evaluate import with_rewards
 from grpo.report.files import read_run
+from grpo.results.answer import Answer, most_given
+from grpo.results.measures import REWARD, Measure, of_reward
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
-from grpo.task.given import how_read, most_given, why_right
 from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, completion_text, is_gold
+from rewards import REWARD_FUNCS, completion_text
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
-Record = dict[str, Any]  # a completion with its grades, as in an evaluation
 
 
-def suspicions(record: Record, task: Task) -> Iterator[str]:
+def suspicions(answer: Answer, task: Task) -> Iterator[str]:
     """Return reasons to look at a completion again. With the user's judge, skip those of the lenient rule."""
-    text, gold = record["completion"], record["answer"]
-    unpaid = not task.judge_name and gold is not None and not is_gold(record["read"], gold)
-    after = text.rpartition("</answer>")[2]  # "or rather 7"
-    if unpaid and (record["lenient"] or any(is_right(after, one) for one in alternatives(gold))):
+    text = answer.completion
+    after = "" if answer.lenient else text.rpartition("</answer>")[2]  # "or rather 7"
+    unpaid = answer.lenient and not answer.strict
+    if not task.judge_name and (unpaid or any(is_right(after, one) for one in alternatives(answer.answer) if after)):
         yield "right by the lenient rule, but not exactly the gold answer"
-    if not record["read"] and record.get("format_soft"):
+    if not answer.read and answer.format_soft:
         yield "format right, answer empty"
     if text.count("<answer>") > 1:
         yield "several <answer> tags: the last one counts"
 
 
-def read(file: Path, task: Task) -> list[Record]:
-    """Read a record per line, with its line number and its grade (the run's own in a run's directory)."""
-    records, of_run = [], file.name.startswith("completions_") and file.with_name("run.json").is_file()
+def read(file: Path, task: Task) -> dict[int, Answer]:
+    """Read an answer per line, by its number, and grade it; in a run's directory it has the run's own grade."""
+    answers, of_run = {}, file.name.startswith("completions_") and file.with_name("run.json").is_file()
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
@@ -65,16 +65,16 @@ def read(file: Path, task: Task) -> list[Record]:
         if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        record = {"row": fields, "line": number, "completion": text, "answer": gold, "strict": None, "lenient": None}
         if of_run:
-            record |= fields
+            answers[number] = Answer.from_json(fields)
         else:
-            lenient = None if gold is None or task.judge_name else task.verdict(text, record)
-            record |= task.grade(text, record, lenient)._asdict()
-        records.append(record)
-    if not records:
+            row = {"answer": gold}
+            lenient = None if gold is None or task.judge_name else task.verdict(text, row)
+            grade: dict[str, Any] = task.grade(text, row, lenient)._asdict()
+            answers[number] = Answer(answer=gold, completion=text, row=fields, **grade)
+    if not answers:
         raise UserError(f"{file} is empty; write one JSON object per line")
-    return records
+    return answers
 
 
 def file_of(path: Path) -> Path:
@@ -103,8 +103,8 @@ def task_of(file: Path) -> Task:
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
-def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_files: bool) -> None:
-    """Add to each record the values of the named rewards, and their sum."""
+def score(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
+    """Return the answers with the values of the named rewards, and their sum."""
     rewards = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in rewards.items():
         needed = ""
@@ -112,61 +112,62 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
             needed = "the tokens of the completions"
         elif task.judge_name and "task" in registry.parameters(reward):
             needed = f"the run's judge {task.judge_name}, whose verdicts the run has recorded"
-        elif registry.needs_answer(reward, task) and any(record["answer"] is None for record in records):
+        elif registry.needs_answer(reward, task) and any(one.answer is None for one in answers):
             needed = "an answer, which not every row has"
         if needed:
             raise UserError(f"--reward_funcs: {name!r} needs {needed}; use another one")
-    columns = dict.fromkeys(key for record in records for key in record["row"] if key != "completion")
+    columns = dict.fromkeys(key for one in answers for key in one.row if key != "completion")
     registry.check_columns(rewards, columns)
     data = []
-    for record in records:
-        row = {key: record["row"].get(key) for key in columns} | {"answer": record["answer"]}
-        row |= {"question": record["question"]} if "question" in record else {}
+    for one in answers:
+        row = {key: one.row.get(key) for key in columns} | {"answer": one.answer}
+        row |= {"question": one.question} if one.question else {}
         data.append(row | {"prompt": task.ask(str(row.get("question", "")))})
-    texts = [record["completion"] for record in records]
+    texts = [one.completion for one in answers]
     rollout = Rollout.of_texts(data, texts, [[]] * len(texts), task.prompt.chat)
     scores = guard.excluding_faults(guard.score(rewards, rollout))
-    add_rewards(records, scores, dict.fromkeys(scores, 1.0))
+    return with_rewards(answers, scores, dict.fromkeys(scores, 1.0))
 
 
-def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
-    """Print the number of right answers, each reward's mean, and the first flagged records of each kind."""
+def print_answers(answers: Mapping[int, Answer], task: Task, heading: str) -> None:
+    """Print the number of right answers, each reward's mean, and the first flagged answers of each kind."""
     flagged: dict[str, list[int]] = {}
-    for index, record in enumerate(records):
-        for kind in suspicions(record, task):
-            flagged.setdefault(kind, []).append(index)
-    verdicts = [record["lenient"] for record in records if record["lenient"] is not None]
+    for number, answer in answers.items():
+        for kind in suspicions(answer, task):
+            flagged.setdefault(kind, []).append(number)
+    all_of_them = list(answers.values())
+    verdicts = [one.lenient for one in all_of_them if one.lenient is not None]
     rule = printable(f"by {task.judge_name}") if task.judge_name else "lenient"
-    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(records)} rows"
-    shaped = f", {sum(record['format_soft'] for record in records)} in the format" if task.has_format else ""
+    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(answers)} rows"
+    shaped = f", {sum(bool(one.format_soft) for one in all_of_them)} in the format" if task.has_format else ""
     print(f"{heading}{right}{shaped}, {len(set().union(*flagged.values()))} flagged")
-    most = most_given([record["read"] for record in records], [record["answer"] for record in records])
+    most = most_given(all_of_them)
     if most and most.for_everything:
         print(printable(f"{most}"))
-    columns: dict[str, list[float | None]] = {}
-    if are_scored(records):
-        columns = {short_name(name): [r["rewards"].get(name) for r in records] for name in records[0]["rewards"]}
-        columns["total"] = [record.get("reward") for record in records]
+    columns: dict[str, Measure] = {}
+    if are_scored(all_of_them):
+        columns = {measure.label: measure for measure in map(of_reward, all_of_them[0].rewards or {})}
+        columns["total"] = REWARD
         print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
-    for name, values in columns.items():
-        known = [value for value in values if value is not None]
+    for name, measure in columns.items():
+        known = [value for value in map(measure.of, all_of_them) if value is not None]
         mean, above = (decimals(fmean(known), 3), f"{fmean(value > 0 for value in known):.0%}") if known else "––"
         print(f"{name:<28}{mean:>12}{above:>8}")
-    for kind, indices in flagged.items():
-        print(f"\n{kind} ({len(indices)} of {len(records)})")
-        for index in indices[:FIRST]:
-            record = records[index]
-            read = how_read(record["completion"], record["read"], task.prompt.pattern, record.get("judged"))
-            parts = [f"gold: {shorten(readable(record['answer']), 60)}", f"answer read: {shorten(read, 60)}"]
-            parts += filter(None, [why_right(record)])
-            for name, values in columns.items():
-                parts.append(f"{name} {'–' if (value := values[index]) is None else with_minus(value, 'zg')}")
-            print(printable(f"  line {record['line']}: {', '.join(parts)}"))
+    for kind, numbers in flagged.items():
+        print(f"\n{kind} ({len(numbers)} of {len(answers)})")
+        for number in numbers[:FIRST]:
+            answer = answers[number]
+            read = answer.how_read(task.prompt.pattern)
+            parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {shorten(read, 60)}"]
+            parts += [answer.verdict] if answer.why else []
+            for name, measure in columns.items():
+                parts.append(f"{name} {'–' if (value := measure.of(answer)) is None else with_minus(value, 'zg')}")
+            print(printable(f"  line {number}: {', '.join(parts)}"))
 
 
-def are_scored(records: Sequence[Record]) -> bool:
-    """True if all records have rewards."""
-    return all("rewards" in record for record in records)
+def are_scored(answers: Sequence[Answer]) -> bool:
+    """True if all answers have rewards."""
+    return all(one.rewards is not None for one in answers)
 
 
 def main(argv: list[str]) -> int:
@@ -185,8 +186,10 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     file = file_of(given.path)
     task = task_of(file)
-    records = read(file, task)
-    if given.reward_funcs or not (are_scored(records) or any(record["answer"] is None for record in records)):
-        score(records, given.reward_funcs or FIVE, task, given.allow_custom_rewards == "true")
-    print_records(records, task, "" if file == given.path else f"{file.name}: ")
+    answers = read(file, task)
+    unscored = list(answers.values())
+    if given.reward_funcs or not (are_scored(unscored) or any(one.answer is None for one in unscored)):
+        scored = score(unscored, given.reward_funcs or FIVE, task, given.allow_custom_rewards == "true")
+        answers = dict(zip(answers, scored, strict=True))
+    print_answers(answers, task, "" if file == given.path else f"{file.name}: ")
     return 0

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 from transformers import TrainerState
 
 from grpo.policy.templates import ADD_END
-from grpo.task.given import MOSTLY, NEARLY_ALL, QUESTIONS, OneAnswer, most_given, one_answer, same_text
+from grpo.results.answer import Answer, most_given
+from grpo.results.comparison import change_of
+from grpo.results.measures import LENIENT, REWARD, Measure
+from grpo.task.given import MOSTLY, NEARLY_ALL, QUESTIONS, OneAnswer, one_answer, same_text
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # an alarm needs this many similar rollouts, since one may be chance
@@ -32,7 +35,6 @@ MAX_LOGPROB_GAP = 0.02, 0.2
 LOGPROB_GAP = "sampling/sampling_logp_difference/mean"
 
 Metrics = dict[str, Any]  # None if a metric has no value
-Record = dict[str, Any]
 
 
 @dataclass
@@ -53,7 +55,7 @@ class History:
         perfect: each reward's value for a perfect completion, by logged name, if preflight measured it.
         penalties: logged names of rewards that never pay more than 0.
         unended: how the chat template ends an answer, if not with an end token; else "".
-        answers: the records of each held-out question before and after training; empty until the end.
+        answers: the answers to each held-out question before and after training; empty until the end.
         comparison: the content of comparison.json; empty until the end.
     """
 
@@ -67,7 +69,7 @@ class History:
     perfect: dict[str, float] = field(default_factory=dict)
     penalties: list[str] = field(default_factory=list)
     unended: str = ""
-    answers: list[tuple[Record, Record]] = field(default_factory=list)
+    answers: list[tuple[Answer, Answer]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
 
     def add(self, metrics: Metrics, collapsed: bool, given: dict[str, Any] | None = None) -> None:
@@ -82,9 +84,9 @@ class History:
     def ended(self) -> bool:
         return bool(self.answers)
 
-    def figure(self, measure: str, key: str) -> float:
+    def figure(self, measure: Measure, key: str) -> float:
         """Return a figure of the comparison; NaN, which is below every threshold, without one."""
-        value = self.comparison.get(measure, {}).get(key)
+        value = change_of(measure, self.comparison).get(key)
         return math.nan if value is None else value
 
     def logged(self, key: str) -> list[float]:
@@ -103,7 +105,7 @@ class History:
 
 
 def explain(
-    state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
+    state: TrainerState, before: Sequence[Answer], after: Sequence[Answer], comparison: dict[str, Any]
 ) -> list[str]:
     """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, most important first."""
     kept: Any = state.stateful_callbacks
@@ -162,7 +164,7 @@ def _without_signal(seen: History, key: str, what: str) -> str | None:
 
 
 def _all_right(seen: History) -> str | None:
-    before = seen.figure("lenient", "before")
+    before = seen.figure(LENIENT, "before")
     if before >= NEARLY_ALL and not seen.mean("groups/all_right") >= MOSTLY:
         return f"{_percent(before)} of the held-out questions were right before, which leaves little to gain"
     return _without_signal(seen, "groups/all_right", "every completion was right, which leaves little to learn")
@@ -182,8 +184,8 @@ def _weights_unchanged(seen: History) -> str | None:
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
     # right answers need not change
-    same = [not old.get("lenient") for old, new in seen.answers if old["completion"] == new["completion"]]
-    wrong = sum(not old.get("lenient") for old, _ in seen.answers)
+    same = [not old.lenient for old, new in seen.answers if old.completion == new.completion]
+    wrong = sum(not old.lenient for old, _ in seen.answers)
     if wrong and sum(same) >= MOSTLY * wrong:
         share = f", {sum(same)} of the {wrong} wrong ones among them" if wrong < len(seen.answers) else ""
         count = f"{len(same)} of {len(seen.answers)} answers are word for word those from before"
@@ -226,13 +228,13 @@ def _dead_reward(seen: History) -> str | None:
 
 
 def _led_astray(seen: History) -> str | None:
-    if seen.figure("reward", "difference_low") > 0 > seen.figure("lenient", "difference_high"):
+    if seen.figure(REWARD, "difference_low") > 0 > seen.figure(LENIENT, "difference_high"):
         return "the reward of held-out answers rose, but fewer of them are right"
     return None
 
 
 def _reward_fell(seen: History) -> str | None:
-    return "the reward of held-out answers fell" if seen.figure("reward", "difference_high") < 0 else None
+    return "the reward of held-out answers fell" if seen.figure(REWARD, "difference_high") < 0 else None
 
 
 def _mode_collapse(seen: History) -> str | None:
@@ -263,10 +265,7 @@ def _one_answer_always(seen: History) -> str | None:
 
 def _most_given(seen: History) -> list[OneAnswer | None]:
     """Return the most frequent held-out answer before and after training."""
-    return [
-        most_given([record.get("read", "") for record in records], [record.get("answer") for record in records])
-        for records in zip(*seen.answers, strict=True)
-    ]
+    return [most_given(answers) for answers in zip(*seen.answers, strict=True)]
 
 
 def _kl_runaway(seen: History) -> str | None:

@@ -40,6 +40,7 @@ from trl.trainer.utils import RepeatSampler
 from grpo.core.errors import UserError
 from grpo.core.processes import GivenUp, say
 from grpo.report import card, hub, trackers
+from grpo.results.measures import LENIENT
 from grpo.rewarding.guard import RewardGuard, keep_random_states, random_states_kept
 from grpo.rewarding.rollout import Fault, Rollout, verdicts
 from grpo.runs import checkpoints
@@ -99,7 +100,7 @@ class RunTrainer(LeanGRPOTrainer):
         stops_early = any(isinstance(callback, EarlyStoppingCallback) for callback in self.callback_handler.callbacks)
         if stops_early and (self.args.metric_for_best_model is None or self.args.eval_strategy == "no"):
             raise UserError(
-                "EarlyStoppingCallback: it needs a metric; use --metric_for_best_model accuracy_lenient with "
+                f"EarlyStoppingCallback: it needs a metric; use --metric_for_best_model {LENIENT.key} with "
                 "--eval_every 10, or a metric of TRL's evaluation with --eval_strategy"
             )
         with trackers.harmless(self.callback_handler.callbacks), trackers.resuming_wandb(self.wandb_id):

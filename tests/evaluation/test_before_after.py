@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 import train_grpo
-from grpo.evaluation import before_after, evaluate
+from grpo.evaluation import before_after
 from grpo.evaluation.evaluate import Evaluation
-from grpo.results import comparison
+from grpo.results.answer import Answer
+from grpo.results.summary import summarize
 from grpo.task import Task
 from grpo.task.prompts import XML
 
@@ -25,20 +26,19 @@ def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
         data = SimpleNamespace(held_out={"question": ["1 + 1?", "1 + 2?"], "answer": list(answers)})
         return before_after._saved(tmp_path, data, samples)
 
-    assert saved("".join(lines)) == Evaluation({"n": 2}, rows)
+    assert saved("".join(lines)) == Evaluation({"n": 2}, list(map(Answer.from_json, rows)))
     assert saved(lines[0]) is None and saved("".join(lines)[:-9]) is None  # killed while it was written
     assert saved("".join(lines), answers=("2", "4")) is None and saved("".join(lines), samples=4) is None
 
 
 def evaluated(text, *values):
     """An evaluation whose answers were all this wrong text, and whose one reward gave these values."""
-    flags = dict.fromkeys(comparison.MEASURES, False)
-    records = [
-        {"question": f"{place}?", "answer": "7", "completion": text, "read": text, "rewards": {"own": value}}
-        | {"reward": value, "truncated": False, "tokens": 3, **flags}
+    flags = dict.fromkeys(("strict", "lenient", "format_strict", "format_soft", "truncated"), False)
+    answers = [
+        Answer(f"{place}?", "7", text, text, rewards={"own": value}, reward=value, tokens=3, **flags)
         for place, value in enumerate(values)
     ]
-    return Evaluation(evaluate.summarize(records) | {"reward": 0.5, "reward_own": 0.5, "seconds": 1.0}, records)
+    return Evaluation(summarize(answers) | {"seconds": 1.0}, answers)
 
 
 def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
@@ -55,7 +55,7 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     assert compared["step"] == json.loads((tmp_path / "eval_after.json").read_text())["step"] == 12
     assert compared["reward"]["n"] == compared["rewards"]["own"]["n"] == 2 and compared["reward"]["difference"] == 0.75
     shown = " ".join(capsys.readouterr().out.split())
-    assert "own │ 0.50 │ 0.50" in shown and "Likely cause: no sampled weight has changed in 12" in shown
+    assert "own │ 0.33 │ 1.00" in shown and "Likely cause: no sampled weight has changed in 12" in shown
 
 
 def read(name):

@@ -1,4 +1,4 @@
-"""Evaluations have exact shares with their intervals, in the same arithmetic before and after training."""
+"""Evaluations grade answers once, in the same arithmetic before and after training, and change nothing else."""
 
 import dataclasses
 import datetime
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import scipy
 import torch
 from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
@@ -18,7 +17,9 @@ from transformers import AutoModelForCausalLM
 from grpo.config.configure import configure
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
-from grpo.evaluation.evaluate import Evaluation, wilson
+from grpo.evaluation.evaluate import Evaluation
+from grpo.results.answer import Answer
+from grpo.results.summary import summarize
 from grpo.rewarding.more import judge_reward_func
 from grpo.task import Task
 from grpo.task.prompts import XML
@@ -38,51 +39,31 @@ def questions():
     return dataset.make_prompts(rows, TASK, ())[0]
 
 
-@pytest.mark.parametrize("n", [1, 7, 200, 1319])
-def test_wilson_intervals_equal_scipys(n):
-    for successes in {0, 1, n // 3, n - 1, n}:
-        reference = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
-        assert wilson(successes, n) == pytest.approx((reference.low, reference.high), abs=1e-9)
-
-
-def test_the_summary_has_the_contracts_keys_and_their_shares():
-    def record(strict, lenient, length, **more):
-        flags = dict.fromkeys(("format_strict", "format_soft"), lenient)
-        return {"strict": strict, "lenient": lenient, "truncated": length == 40, "tokens": length, **flags, **more}
-
-    records = [record(True, True, 10), record(False, True, 10), record(False, False, 40)]
-    summary = evaluate.summarize(records)
-    shares = ("accuracy_strict", "accuracy_lenient", "format_strict", "format_soft", "truncated")
-    bounds = {f"{share}_{bound}" for share in shares for bound in ("low", "high")}
-    assert set(summary) == {"n", "mean_length", *shares, *bounds} and summary["mean_length"] == 20
-    assert [summary[share] for share in shares] == pytest.approx([1 / 3, 2 / 3, 2 / 3, 2 / 3, 1 / 3])
-    assert all(summary[f"{share}_low"] < summary[share] < summary[f"{share}_high"] for share in shares)
-
-
 def test_the_summary_has_the_share_that_the_rule_does_not_understand():
     rows = [{"question": "3 + 4?", "answer": "7"}] * 4
     texts = ["It is 7.", "<answer>6</answer>", "We add 3 and 4.", "It is not 7."]
-    records = [{"completion": text, "answer": "7", "tokens": 5, "truncated": False} for text in texts]
-    assert not evaluate.add_grades(records, rows, TASK)
-    assert [record["why"] for record in records] == ["value", "value", "not understood", "denied"]
-    assert evaluate.summarize(records)["not_understood"] == 0.25
+    answers, error = evaluate.graded([Answer(completion=text) for text in texts], rows, TASK)
+    assert not error and [one.why for one in answers] == ["value", "value", "not understood", "denied"]
+    assert summarize(answers)["not_understood"] == 0.25
 
 
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
-    records = [{"completion": "‹é›\n\u2028"}]
-    columns = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them
-    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, [records[0] | columns]), step=4)
-    records = [records[0] | {"day": "2026-01-02", "score": None}]
+    row = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them
+    answer = Answer("3 + 4?", "7", "‹é›\n\u2028", rewards={"own": None})
+    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, [dataclasses.replace(answer, row=row)]), step=4)
     assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8")) == {"n": 1, "step": 4}
-    lines = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
-    assert [json.loads(line) for line in lines if line] == records
+    (line,) = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    fields = {"question": "3 + 4?", "answer": "7", "completion": "‹é›\n\u2028", "read": ""}
+    fields |= {"rewards": {"own": None}, "reward": None, "row": {"day": "2026-01-02", "score": None}}
+    assert json.loads(line) == fields
+    assert Answer.from_json(fields) == dataclasses.replace(answer, row=fields["row"])
 
 
 def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, monkeypatch):
-    evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [{"completion": "old"}]))
+    evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [Answer(completion="old")]))
     monkeypatch.setattr(evaluate.jsonfiles, "write_json", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [{"completion": "new"}]))
+        evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [Answer(completion="new")]))
     assert not (tmp_path / "eval_after.json").exists()  # the old shares never stand beside the new completions
 
 
@@ -95,10 +76,10 @@ def measure(model, tokenizer, questions, task=TASK, bf16=False, rewards=None, **
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
     """Accelerate casts in the forward of a model that it has prepared: the same weights must answer the same."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
-    full = measure(model, tokenizer, questions).records
-    before = measure(model, tokenizer, questions, bf16=True).records
+    full = measure(model, tokenizer, questions).answers
+    before = measure(model, tokenizer, questions, bf16=True).answers
     model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-    assert before == measure(model, tokenizer, questions, bf16=True).records != full
+    assert before == measure(model, tokenizer, questions, bf16=True).answers != full
 
 
 # --- Several samples of each question
@@ -122,9 +103,8 @@ def test_the_majority_is_the_first_of_the_most_frequent_answer(answers, winner):
 def test_k_samples_give_majority_and_pass_at_k():
     right, wrong = "<answer>4</answer>", "<answer>5</answer>"
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
-    records = [{"completion": right, "tokens": 1, "samples": mix} for mix in mixes]
-    assert not evaluate.add_grades(records, [{"answer": "4"}] * 4, TASK)
-    summary = evaluate.summarize(records)
+    answers, _ = evaluate.graded([Answer(completion=right, samples=mix) for mix in mixes], [{"answer": "4"}] * 4, TASK)
+    summary = summarize(answers)
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75) and summary["maj_k_low"] < 0.5
 
 
@@ -141,17 +121,16 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
     task = judged_by(is_even)
     rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
     four = questions.select(range(4))
-    records = measure(*demo, four, task, rewards=rewards, reward_funcs=[*rewards], eval_num_samples=3).records
-    texts = [(record["question"], text) for record in records for text in (record["completion"], *record["samples"])]
+    answers = measure(*demo, four, task, rewards=rewards, reward_funcs=[*rewards], eval_num_samples=3).answers
+    texts = [(one.question, text) for one in answers for text in (one.completion, *one.samples)]
     assert asked == list(dict.fromkeys(texts))  # by accuracy and by the reward together
-    assert [record["lenient"] for record in records] == [len(record["completion"]) % 2 == 0 for record in records]
-    assert [record["strict"] for record in records] == [r["lenient"] and r["format_strict"] for r in records]
-    assert [record["rewards"]["judge_reward_func"] for record in records] == [2.0 * r["lenient"] for r in records]
-    for record in records:
-        assert record["samples_right"] == [len(text) % 2 == 0 for text in record["samples"]]
-    for record in records:  # the built-in rule chooses the majority's answer, and the judge says if it is right
-        answers = [TASK.answer(text) for text in record["samples"]]
-        assert record["majority_right"] == record["samples_right"][evaluate.majority(answers)]
+    for one in answers:
+        assert one.lenient == (len(one.completion) % 2 == 0) and one.strict == (one.lenient and one.format_strict)
+        assert one.rewards["judge_reward_func"] == 2.0 * one.lenient
+        assert one.samples_right == [len(text) % 2 == 0 for text in one.samples]
+        # the built-in rule chooses the majority's answer, and the judge says if it is right
+        chosen = evaluate.majority([TASK.answer(text) for text in one.samples])
+        assert one.majority_right == one.samples_right[chosen]
 
 
 # --- Rewards
@@ -194,9 +173,9 @@ def test_every_reward_is_recorded_and_changes_neither_random_states_nor_the_scre
     assert kept
     shown = capsys.readouterr().out
     assert "sample of a gist" not in shown and "rewards fail on 1 of 4 answers" in shown
-    assert [record["rewards"]["fails"] for record in found.records] == [1, None, 1, 1]
-    assert found.records[1]["reward"] is None and all(set(r["rewards"]) == set(rewards) for r in found.records)
-    known = [record["rewards"]["right"] for record in found.records if record["rewards"]["right"] is not None]
+    assert [one.rewards["fails"] for one in found.answers] == [1, None, 1, 1]
+    assert found.answers[1].reward is None and all(set(one.rewards) == set(rewards) for one in found.answers)
+    known = [one.rewards["right"] for one in found.answers if one.rewards["right"] is not None]
     assert found.summary["reward_right"] == sum(known) / 3 and {"reward", "accuracy_lenient"} < set(found.summary)
 
 
@@ -221,4 +200,4 @@ def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     rewards = {name: REWARD_FUNCS[name] for name in ("correctness_reward_func", "xmlcount_reward_func")}
     found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards, reward_funcs=[*rewards])
     assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
-    assert "reward" not in found.summary and [record["reward"] for record in found.records] == [None, None]
+    assert "reward" not in found.summary and [one.reward for one in found.answers] == [None, None]

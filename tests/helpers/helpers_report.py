@@ -3,9 +3,12 @@
 import json
 from html.parser import HTMLParser
 
+from grpo.core.jsonfiles import write_lines
 from grpo.results import comparison
+from grpo.results.answer import Answer
 
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
+GRADES = ("strict", "lenient", "format_strict", "format_soft")
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 
 
@@ -106,11 +109,11 @@ def write_learner(run, gain, right=2, **settings):
     """A finished run whose first `right` of eight answers are right before training, and `gain` more after it."""
     write_run(run)
     answered = {
-        when: [{"question": str(number), **dict.fromkeys(comparison.MEASURES, number < count)} for number in range(8)]
+        when: [Answer(str(at), **dict.fromkeys(GRADES, at < count)) for at in range(8)]
         for when, count in (("before", right), ("after", right + gain))
     }
-    for when, rows in answered.items():
-        (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for when, answers in answered.items():
+        write_lines(run / f"completions_{when}.jsonl", [one.to_json() for one in answers])
     (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values()) | {"step": 24}))
     change(run, settings=json.loads((run / "run.json").read_text())["settings"] | settings)
     return run

@@ -43,7 +43,7 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
         "finished 24 of 24 optimizer steps",
         "Too small to tell. Plain.",
         "it hardly moved plain; raise learning_rate.",
-        "Lenient accuracy 50.0 → 62.5 %",
+        "Accuracy, lenient 50.0 → 62.5 %",
         "zero_variance at step 4 It fell: plain Do: plain",
         "Reward 0.2 → 2.4",
         "Loss −1e-5 → −1e-5",
@@ -91,12 +91,12 @@ def test_labels_are_read_whole_and_their_shares_shown(run, undrawn):
     for row in ("billing 40.0 100.0 40.0", "account 30.0 0.0 45.0", "broken 30.0 0.0 0.0", "odd 0.0 0.0 15.0"):
         assert row in text
     assert "answer read: the whole completion" in text and "nothing marks" not in text and "Format" not in text
-    assert "Strict accuracy" in text and "exactly the gold answer" in text and "in its place" not in text
+    assert "Accuracy, strict" in text and "exactly the gold answer" in text and "in its place" not in text
 
 
 def test_strict_is_not_shown_where_it_is_the_judges_verdict_again(run, undrawn):
     text = label_run(run, ["billing"] * 20, judge="mine.f")
-    assert "right by mine.f" in text and "trict accuracy" not in text and "Accuracy, strict" not in text
+    assert "right by mine.f" in text and "Accuracy, strict" not in text
 
 
 def test_numbers_that_happen_to_recur_are_no_labels(run, undrawn):
@@ -202,5 +202,5 @@ def test_the_rewards_chart_has_another_beside_it(run, undrawn, with_curve):
         add_metrics(run, *({"step": step, "eval/n": 8, "eval/accuracy_lenient": 0.5} for step in (0, 24)))
     charts = [attrs for name, attrs in Page(report.write(run)).elements if name == "img"]
     large = [attrs["alt"].partition(":")[0] for attrs in charts if attrs["width"] == "440"]
-    assert large == (["Lenient accuracy", "Reward"] if with_curve else ["Reward", "Mixed groups"])
+    assert large == (["Accuracy, lenient", "Reward"] if with_curve else ["Reward", "Mixed groups"])
     assert [attrs["alt"].partition(":")[0] for attrs in charts].count("Mixed groups") == 1

@@ -58,7 +58,7 @@ def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
         (runs[2] / name).unlink()
     change(runs[2], status="interrupted by SIGTERM")
     text = shown(capsys, *runs)
-    assert "seed3 50.0 37.5 (interrupted by SIGTERM)" in text and "mean gain +37.5" in text
+    assert "seed3 50.0 37.5 25.0 (interrupted by SIGTERM)" in text and "mean gain +37.5" in text
 
 
 def test_what_no_setting_names_is_shown_and_makes_two_experiments(capsys):

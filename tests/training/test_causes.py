@@ -1,10 +1,12 @@
 """grpo/training/causes.py: chance raises no alarm, and a run that learned nothing gets at most two causes."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from grpo.results.answer import Answer
 from grpo.task import given
 from grpo.training.causes import CAUSES, DEAD_AFTER, IN_A_ROW, History, _dead_reward, collapse, explain
 
@@ -40,10 +42,10 @@ def test_nothing_seen_raises_nothing():
 
 
 def read(*answers):
-    """Records of these answers to twenty questions, of which the first eight have the gold answer a."""
+    """These answers to twenty questions, of which the first eight have the gold answer a."""
     golds = [*"aaaaaaaabbbbccccdddd"]
     return [
-        {"completion": f"{at}", "read": answer, "answer": gold}
+        Answer(completion=f"{at}", read=answer, answer=gold)
         for at, (answer, gold) in enumerate(zip(answers, golds, strict=True))
     ]
 
@@ -63,9 +65,7 @@ def test_one_answer_to_everything_is_a_cause(after, told):
 def test_one_answer_from_the_start_is_not_the_rates_fault(before, rate):
     """Found as two causes of one run, the first to lower learning_rate, the second to raise it."""
     state = SimpleNamespace(log_history=[], stateful_callbacks={"watch": {"seen": {}}})
-    before, after = (
-        [record | {"completion": record["read"]} for record in read(*text)] for text in (before, "a" * 20)
-    )
+    before, after = ([replace(one, completion=one.read) for one in read(*text)] for text in (before, "a" * 20))
     said = " ".join(explain(state, before, after, {}))
     assert f"{rate} learning_rate" in said and "name the answers in the prompt" in said
     assert ("lower learning_rate" in said) != ("raise learning_rate" in said)
@@ -192,7 +192,9 @@ def test_answers_that_stayed_are_counted_among_all_of_them():
     """Also where most were right before, which need not change."""
 
     def answers(*kinds):
-        return [({"completion": "a", "lenient": right}, {"completion": "a" if same else "b"}) for right, same in kinds]
+        return [
+            (Answer(completion="a", lenient=right), Answer(completion="a" if same else "b")) for right, same in kinds
+        ]
 
     ended = seen(answers=answers(*[(True, True)] * 6, (True, False), *[(False, True)] * 3, (False, False)))
     sentence = "9 of 11 answers are word for word those from before, 3 of the 4 wrong ones among them: the policy"
@@ -204,8 +206,8 @@ def test_answers_that_stayed_are_counted_among_all_of_them():
 
 def test_rewards_that_return_only_none_are_the_cause_not_the_rate():
     """TRL logs no groups without a difference then; found as a traceback at a run's end."""
-    record = {"completion": "a", "lenient": False}
-    ended = seen(*[earned(None, None, grad_norm=0.0, frac_reward_zero_std=0.0)] * 4, answers=[(record, record)] * 9)
+    answer = Answer(completion="a", lenient=False)
+    ended = seen(*[earned(None, None, grad_norm=0.0, frac_reward_zero_std=0.0)] * 4, answers=[(answer, answer)] * 9)
     assert "some has returned None for every completion" in check("dead_reward", ended)
     assert check("weights_unchanged", ended) is None
     none = earned(None, None)
@@ -256,12 +258,10 @@ def found(logged=(), unchanged=3, right=(), reward=(), **history):
         right: how many of them are right before and after.
         reward: the ends of the interval of the reward's change.
     """
-    before = [{"completion": f"a{number}"} for number in range(30)]
-    after = [{"completion": f"{'a' if number < unchanged else 'b'}{number}"} for number in range(30)]
+    before = [Answer(completion=f"a{at}", lenient=at < right[0] if right else None) for at in range(30)]
+    after = [replace(one, completion=one.completion if at < unchanged else "b") for at, one in enumerate(before)]
     compared = {"reward": dict(zip(("difference_low", "difference_high"), reward or (None, None), strict=True))}
     if right:
-        for number in range(30):
-            before[number]["lenient"], after[number]["lenient"] = (number < count for count in right)
         change = (right[1] - right[0]) / 30
         compared["lenient"] = {"before": right[0] / 30, "difference_high": change + 0.1}
     state = SimpleNamespace(

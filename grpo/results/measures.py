@@ -1,0 +1,170 @@
+"""`MEASURES`: the figures of an evaluation, the one list that all files, tables, curves and trackers read.
+
+A new line is measured, saved, compared before and after, logged and shown everywhere.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from exact_answers.prose import NOT_UNDERSTOOD
+from grpo.core.text import short_name
+from grpo.results.answer import Answer
+
+Summary = Mapping[str, Any]  # the content of eval_*.json
+UNREAD = 0.1  # share of answers that are not understood above which it is shown: how far to trust lenient accuracy
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A share of the answers, or a mean over them.
+
+    Attributes:
+        key: its name in eval_*.json, with `eval/` before it in metrics.jsonl and in trackers.
+        label: its name for people; `@k` becomes the number of samples.
+        of: the value of an answer (True, False or a number); None if it has none, so that it does not count.
+        paired: its key in comparison.json; default: `key`.
+        curve: True if it has a curve in the report and curves.png, a place in the console's line while training, and
+            a column of `compare`.
+        higher_is_better: None if it cannot choose the best checkpoint.
+        is_share: True for a share in [0, 1], with an interval, shown in per cent; False for a mean.
+        places: decimals that are shown.
+        beside: the key of the measure in whose chart the report draws its curve, in grey.
+        meaning: in an evaluation, said where it is shown large; "" where it is not.
+        tells: False where it says nothing in an evaluation, and is not shown.
+    """
+
+    key: str
+    label: str
+    of: Callable[[Answer], float | None]
+    paired: str = ""
+    curve: bool = False
+    higher_is_better: bool | None = True
+    is_share: bool = True
+    places: int = 1
+    beside: str = ""
+    meaning: Callable[[Summary], str] = lambda summary: ""
+    tells: Callable[[Summary], bool] = lambda summary: True
+
+    @property
+    def name(self) -> str:
+        """Its key in comparison.json."""
+        return self.paired or self.key
+
+    @property
+    def logged(self) -> str:
+        """Its key in metrics.jsonl and in trackers."""
+        return f"eval/{self.key}"
+
+    @property
+    def words(self) -> str:
+        """Its name in a few words.
+
+        >>> LENIENT.words, FORMAT_STRICT.words, of_reward("correctness_reward_func").words
+        ('lenient', 'format strict', 'correctness')
+        """
+        return short_name(self.name).replace("_", " ")
+
+    @property
+    def factor(self) -> int:
+        """100 if it is shown in per cent."""
+        return 100 if self.is_share else 1
+
+
+def _meaning_of_lenient(summary: Summary) -> str:
+    return f"right by {summary['judge']}" if summary.get("judge") else "the right answer, however it is written"
+
+
+def _meaning_of_strict(summary: Summary) -> str:
+    if summary.get("judge"):
+        return "that, and exactly in the format"
+    return "exactly the gold answer" + ", in its place" * _has_format(summary)
+
+
+def _has_format(summary: Summary) -> bool:
+    return FORMAT_STRICT.key in summary
+
+
+def _meaning_of_reward(summary: Summary) -> str:
+    return "" if LENIENT.key in summary else "the weighted sum of the rewards, mean over the held-out questions"
+
+
+# Those that something else asks for by name, too
+LENIENT = Measure(
+    "accuracy_lenient",
+    "Accuracy, lenient",
+    lambda answer: answer.lenient,
+    paired="lenient",
+    curve=True,
+    meaning=_meaning_of_lenient,
+)
+STRICT = Measure(
+    "accuracy_strict",
+    "Accuracy, strict",
+    lambda answer: answer.strict,
+    paired="strict",
+    curve=True,
+    beside=LENIENT.key,
+    meaning=_meaning_of_strict,
+    tells=lambda summary: not summary.get("judge") or _has_format(summary),  # else it is lenient again
+)
+FORMAT_STRICT = Measure("format_strict", "Format, strict", lambda answer: answer.format_strict, curve=True)
+FORMAT_SOFT = Measure("format_soft", "Format, soft", lambda answer: answer.format_soft)
+REWARD = Measure(
+    "reward",
+    "Reward, weighted sum",
+    lambda answer: answer.reward,
+    curve=True,
+    is_share=False,
+    places=2,
+    meaning=_meaning_of_reward,
+)
+
+MEASURES = (
+    LENIENT,
+    STRICT,
+    Measure("maj_k", "maj@k, sampled", lambda answer: answer.majority_right),
+    Measure("pass_k", "pass@k, sampled", lambda answer: answer.any_right),
+    FORMAT_STRICT,
+    FORMAT_SOFT,
+    Measure("truncated", "Truncated", lambda answer: answer.truncated, higher_is_better=False),
+    Measure(
+        "not_understood",
+        "Not understood by the judge",
+        lambda answer: None if answer.why is None else answer.why == NOT_UNDERSTOOD,
+        higher_is_better=False,
+        tells=lambda summary: summary["not_understood"] > UNREAD,
+    ),
+    Measure("mean_length", "Mean length, tokens", lambda answer: answer.tokens, higher_is_better=None, is_share=False),
+    REWARD,
+)
+
+
+def of_reward(name: str) -> Measure:
+    """Return the measure of one of the run's rewards."""
+
+    def value(answer: Answer) -> float | None:
+        return (answer.rewards or {}).get(name)
+
+    return Measure(f"reward_{name}", short_name(name), value, paired=name, is_share=False, places=2)
+
+
+def _with_rewards(names: Iterable[str]) -> list[Measure]:
+    """Return all measures, with that of each reward before their weighted sum."""
+    at = MEASURES.index(REWARD)
+    return [*MEASURES[:at], *map(of_reward, dict.fromkeys(names)), *MEASURES[at:]]
+
+
+def of_answers(answers: Iterable[Answer]) -> list[Measure]:
+    """Return all measures, and that of each reward of the answers."""
+    return _with_rewards(name for answer in answers for name in answer.rewards or {})
+
+
+def of_summaries(summaries: Iterable[Summary]) -> list[Measure]:
+    """Return the measures that evaluations have and that say something in one of them."""
+    summaries = list(summaries)
+    return [
+        measure
+        for measure in _with_rewards(key[7:] for one in summaries for key in one if key.startswith("reward_"))
+        if any(summary.get(measure.key) is not None and measure.tells(summary) for summary in summaries)
+    ]

@@ -1,0 +1,45 @@
+"""A measure is one line of MEASURES: files, console, report, curves, tracker, card and `compare` read it there."""
+
+import html
+import json
+from pathlib import Path
+
+from helpers_runs import LEARNS
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import train_grpo
+from grpo.__main__ import main as tool
+from grpo.report import charts
+from grpo.results import measures
+from grpo.results.measures import Measure
+
+NEW = Measure("one_line", "On one line", lambda answer: "\n" not in answer.completion.strip(), curve=True)
+
+
+def test_a_new_measure_is_everywhere(tiny_run, monkeypatch, capsys):
+    monkeypatch.setattr(measures, "MEASURES", (*measures.MEASURES, NEW))
+    panels = []
+    monkeypatch.setattr(charts, "draw_curves", lambda path, curves, held_out, *_: panels.extend(held_out))
+    settings = {"max_steps": "2", "eval_every": "1", "eval_samples": "6", "report_to": "tensorboard"}
+    settings |= {"logging_steps": "1", "metric_for_best_model": "one_line"}
+    for name in ("run", "other"):
+        assert train_grpo.main(tiny_run(**LEARNS | settings, output_dir=name)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "by one_line, measured every 1 steps" in shown  # preflight, of the best checkpoint
+    assert ", one line 0.0 % (0-39)" in shown or ", one line 100.0 % (61-100)" in shown
+    assert "│ On one line │" in shown  # the table
+    run = Path("run")
+    for name in ("eval_before.json", "eval_after.json"):
+        assert {"one_line", "one_line_low", "one_line_high"} < set(json.loads((run / name).read_text()))
+    assert json.loads((run / "comparison.json").read_text())["one_line"].keys() >= {"fixed", "p_value"}
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "eval/one_line" in line] == [0, 1, 2]
+    assert NEW in panels
+    page = html.unescape((run / "report.html").read_text())
+    assert '<th scope="row">On one line</th>' in page and 'alt="On one line: from ' in page
+    assert "| On one line | " in (run / "README.md").read_text()
+    events = EventAccumulator(str(next(run.rglob("events.out.tfevents.*")).parent)).Reload()
+    assert [each.step for each in events.Scalars("train/eval/one_line")] == [0, 1, 2]
+    assert tool(["compare", "run", "other"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert " one line " in shown.partition("──")[0] and ", one line +0.0 points" in shown
