@@ -11,7 +11,7 @@ from grpo.results import measures
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*"  # besides measures of the evaluation
 # Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
-OURS = re.compile(
+LOGGED_BY_LIBRARIES = re.compile(
     r"step|epoch|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
     r"|num_input_tokens_seen|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
     r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time"
@@ -92,4 +92,4 @@ def is_a_rewards_own(key: str) -> bool:
     >>> is_a_rewards_own("share_of_dates"), is_a_rewards_own("rewards/int_reward_func/mean")
     (True, False)
     """
-    return OURS.fullmatch(key) is None
+    return LOGGED_BY_LIBRARIES.fullmatch(key) is None
