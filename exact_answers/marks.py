@@ -197,8 +197,3 @@ def joined_tags(text: str) -> Iterator[str]:
             return
         yield text[start + len("<answer>") : end if end >= 0 else len(text)].strip()
         place = start
-
-
-def has_any(text: str) -> bool:
-    """True if a text has a mark of any kind."""
-    return _TAG.search(text) is not None or "####" in text or "\\boxed" in text or _FINAL.search(text) is not None

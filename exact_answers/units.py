@@ -151,7 +151,6 @@ PARTS |= {"twelfth": 12, "hundredth": 100, "thousandth": 1000, "millionth": 10**
 PARTS |= {f"{word}th": value for word, value in CARDINALS.items() if value in (6, 7, *range(10, 20)) and value != 12}
 PARTS |= {f"{word[:-1]}ieth": value for word, value in CARDINALS.items() if value >= 20}
 PARTS |= {f"{word}s": value for word, value in PARTS.items() if word not in ("half", "halves")}
-ORDINALS = {"st", "nd", "rd", "th", "first", "second"}
 
 # --- Reading ------------------------------------------------------------------------------------------------------
 

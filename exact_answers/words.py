@@ -289,7 +289,6 @@ BARE_JOINTS = {",", "then", "=>", "->", "-->", "...", "..", "—", "–"}  # bet
 TIED = PART_OF | ALTERNATIVES | ALTERING | {"and"}  # directly before it, it is not
 TRANSPARENT = ARTICLES | FILLERS | TOTAL_ADJECTIVES
 SPOILING = OPERATIONS | ALTERING | {"than"}
-RELATIVES = vocabulary("that which who whose")
 GOING_ON = COPULAS | CONJUNCTIONS | DENYING | {"of"}  # at the end of a line that goes on
 NOT_COUNTED = (
     DENYING | REFUTING | HEDGES | COMPARING | PREPOSITIONS | CONJUNCTIONS | AUXILIARIES | BREAKING | COPULAS | ARTICLES

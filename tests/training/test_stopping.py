@@ -193,7 +193,6 @@ def test_a_signal_to_one_process_ends_all_of_them(tmp_path, monkeypatch):
 
 REPEATS = {**LEARNS, "max_steps": "4", "eval_samples": "4", "max_samples": "30", "max_completion_length": "12"}
 REPEATS |= {"logging_steps": "1", "save_steps": "3"}
-BY_GENERATE = {"repetition_penalty": "1.1"}
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_size": "8"}
 # After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
 MOMENTS = {
