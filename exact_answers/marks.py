@@ -14,7 +14,6 @@ _FINAL = re.compile(
     r"(?i)(?<![^\W\d_])(?:(?:final )?answer|final|antwort|réponse(?: finale)?|respuesta(?: final)?|ответ|答案|答)"
     r"(?: is)?[*_]{0,3} ?[:：][*_]{0,3}"
 )
-_TAG = re.compile(r"<answer>")
 
 
 class Mark(NamedTuple):
