@@ -1,20 +1,19 @@
-"""The rewards: first the five of the recipe with their helpers, then others to choose from.
+"""The five rewards of the recipe, with their helpers. examples/more_rewards.py has others to choose from.
 
 A reward takes the completions of a rollout (lists of messages, or plain strings) and, by keyword, the data's columns
 (such as `answer`) and TRL's `completion_ids`, `prompts`, `trainer_state`, …. It returns one float per completion, in
 the same order. `reward_args` sets the parameters after the `*`; `template` and `extract` follow the run's prompt.
-Rewards are pure, silent (except debug), picklable, and take time linear in the length of the text. This file imports
-only the standard library: copy it into any TRL script.
+They are pure, silent, picklable, and take time linear in the length of the text. This file imports only the standard
+library: copy it into any TRL script.
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
-    >>> [reward([good], answer=["7"]) for reward in list(REWARD_FUNCS.values())[:5]]
+    >>> [reward([good], answer=["7"]) for reward in REWARD_FUNCS.values()]
     [[0.5], [0.5], [0.5], [0.5], [2.0]]
 
 Source of the five: W. Brown, "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in Small
-Language Models" (2025). To add a reward, write a function like these and list it in REWARD_FUNCS at the end.
+Language Models" (2025). A reward of your own is a function like these in train_grpo.py (docs/reward-design.md).
 """
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -168,76 +167,10 @@ def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     return bool(text.strip()) and text.startswith(head) and any(text.endswith(tail, position, end) for end in ends)
 
 
-# --- More rewards -------------------------------------------------------------------------------------------------
-
-FILLERS = ("as an ai", "i hope this helps", "let me know if", "certainly!", "great question")  # case is ignored
-
-
-def signed_correctness_reward_func(
-    completions: Texts, answer: Golds, *, extract: Extract = extract_xml_answer, **kwargs: Any
-) -> list[float]:
-    """1 if the extracted answer is the gold answer, character by character; else -1."""
-    return [value - 1 for value in correctness_reward_func(completions, answer, extract=extract)]
-
-
-def incremental_format_reward_func(completions: Texts, *, template: str | None = None, **kwargs: Any) -> list[float]:
-    """-inf … 1: 0.25 for each of the template's four tags that occurs once, less 0.001 per character after the last.
-
-    Without a template the tags are those of the format that the text uses, `<think>` or `<reasoning>`.
-    """
-    values = []
-    for text in map(completion_text, completions):
-        tags = re.findall(r"</?\w+>", template or (THINK_FORMAT if "think>" in text else XML_COT_FORMAT))
-        if not tags:
-            raise ValueError(f"template {template!r} holds no tags such as <answer> and </answer>")
-        _, end, tail = text.rpartition(tags[-1])
-        trailing = len(tail.removesuffix("\n")) if end else 0  # one final newline is free
-        values.append(sum(text.count(tag) == 1 for tag in tags) / len(tags) - 0.001 * trailing)
-    return values
-
-
-def length_reward_func(
-    completions: Texts,
-    completion_ids: Sequence[Sequence[int]],
-    *,
-    low: int = 50,
-    high: int = 400,
-    margin: int = 100,
-    **kwargs: Any,
-) -> list[float]:
-    """0 … 1: 1 for a completion of `low` to `high` tokens, falling to 0 over `margin` tokens on either side."""
-    if not 0 <= low <= high or margin < 0:
-        raise ValueError(f"low {low}, high {high}, margin {margin}: 0 <= low <= high and margin >= 0 are required")
-    outside = [max(low - len(ids), len(ids) - high, 0) for ids in completion_ids]
-    return [max(0.0, 1 - tokens / (margin or 0.5)) for tokens in outside]
-
-
-def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, **kwargs: Any) -> list[float]:
-    """-0.5 … 0: -0.1 for each occurrence of one of the phrases, in any letter case."""
-    texts = [completion_text(completion).lower() for completion in completions]
-    return [0.0 - min(5, sum(text.count(phrase.lower()) for phrase in phrases if phrase)) / 10 for text in texts]
-
-
-def debug_reward_func(
-    completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, extract: Extract = extract_xml_answer,
-    **kwargs: Any,
-) -> list[float]:  # fmt: skip
-    """1.0 for all, which changes no advantage. Prints `count` samples every `every` optimizer steps, once."""
-    state, prompts = kwargs.get("trainer_state"), kwargs.get("prompts", completions)
-    if state and state.global_step % every == 0 and os.environ.get("RANK", "0") == "0":
-        for completion, gold, prompt in list(zip(completions, answer, prompts, strict=True))[:count]:
-            text, question = completion_text(completion), prompt if isinstance(prompt, str) else prompt[-1]["content"]
-            sample = f"Question: {question}\nGold: {gold}\nResponse: {text}\nExtracted: {extract(text)}"
-            # escape control characters
-            shown = "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in sample)
-            print(f"--- step {state.global_step}\n{shown}")
-    return [1.0] * len(completions)
-
-
 # --- All of them --------------------------------------------------------------------------------------------------
 
 
-# The names that `reward_funcs` may list, and the keys TRL logs as `rewards/<name>/mean`.
+# By the names that `reward_funcs` may list, which TRL logs as `rewards/<name>/mean`
 REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
     reward.__name__: reward
     for reward in (
@@ -246,10 +179,5 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
         strict_format_reward_func,
         int_reward_func,
         correctness_reward_func,
-        signed_correctness_reward_func,
-        incremental_format_reward_func,
-        length_reward_func,
-        style_reward_func,
-        debug_reward_func,
     )
 }

@@ -42,8 +42,8 @@ from grpo.policy.templates import fit_to_template
 from grpo.preflight import preflight
 from grpo.preflight.plan import TrainingPlan
 from grpo.report import hub
-from grpo.rewarding.more import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
+from grpo.rewarding.rollout import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.runs.run import open_run
 from grpo.task.prompts import THINK, PromptFormat
 from grpo.training.callbacks import add_callbacks
@@ -66,7 +66,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, a Dataset, …
     dataset_config="main",
     dataset_split="train",  # or a slice: train[:1000], train[:10%]
-    reward_funcs=[  # or judge_reward_func, functions of your own like those in rewards.py, or names of others there
+    reward_funcs=[  # or judge_reward_func, functions like those in rewards.py, or names in examples/more_rewards.py
         xmlcount_reward_func,
         soft_format_reward_func,
         strict_format_reward_func,

@@ -22,7 +22,7 @@ MAX_PROMPT_LENGTH, MAX_COMPLETION_LENGTH = 256, 768  # tokens, 1,024 in all
 HELD_OUT = 200  # questions of the test split
 RANK = 32  # of the adapter
 SYSTEM_PROMPT = "\nRespond in the following format:\n" + XML_COT_FORMAT.format(reasoning="...", answer="...")
-REWARDS: list[Any] = list(REWARD_FUNCS.values())[:5]
+REWARDS: list[Any] = list(REWARD_FUNCS.values())
 
 SETTINGS: dict[str, Any] = dict(
     output_dir="outputs/Gemma-1B-GRPO-unsloth",

@@ -15,8 +15,8 @@ import torch
 from helpers_report import Page, write_run
 from helpers_runs import DEMO
 
-import rewards
 import train_grpo
+from examples import more_rewards
 from grpo.__main__ import main as tool
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
@@ -231,7 +231,7 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     compared = comparison.compare([record | flagged], [record | flagged], text)
     evaluate.print_summaries(dict.fromkeys(("before", "after"), evaluate.summarize([record | flagged])), compared)
     state = type("State", (), {"global_step": 10})()
-    rewards.REWARD_FUNCS["debug_reward_func"]([text], answer=[text], prompts=[text], trainer_state=state)
+    more_rewards.debug_reward_func([text], answer=[text], prompts=[text], trainer_state=state)
     print(UserError(text))
     out = capsys.readouterr().out
     assert not shown_raw(out)

@@ -56,7 +56,7 @@ def test_a_run_trains_saves_and_records(learned):
     assert record["settings"]["model_name_or_path"] == str(DEMO / "model")
     assert (record["origin"]["learning_rate"], record["settings"]["learning_rate"]) == ("flag", 1e-3)
     assert record["prompt"]["system"] == train_grpo.SYSTEM_PROMPT and record["shots"] == []
-    assert record["perfect"] == dict.fromkeys(list(rewards.REWARD_FUNCS)[:5], 0.5) | {"correctness_reward_func": 2.0}
+    assert record["perfect"] == dict.fromkeys(list(rewards.REWARD_FUNCS), 0.5) | {"correctness_reward_func": 2.0}
     generate = pipeline("text-generation", model=str(run))
     (reply,) = generate([{"role": "user", "content": "What is 2 + 2?"}], max_new_tokens=4)
     assert reply["generated_text"][-1]["role"] == "assistant"
@@ -93,7 +93,7 @@ def test_rows_in_memory_train(tiny_run):
 def test_the_recipes_settings_come_first_with_its_values():
     recipe = {
         "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct", "dataset_name": "openai/gsm8k", "dataset_config": "main",
-        "reward_funcs": list(rewards.REWARD_FUNCS.values())[:5], "output_dir": None,
+        "reward_funcs": list(rewards.REWARD_FUNCS.values()), "output_dir": None,
         "run_name": None, "learning_rate": 5e-6, "adam_beta1": 0.9, "adam_beta2": 0.99, "weight_decay": 0.1,
         "warmup_steps": 0.1, "lr_scheduler_type": "cosine", "logging_steps": 1, "bf16": True,
         "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4, "num_generations": 16,
@@ -106,7 +106,7 @@ def test_the_recipes_settings_come_first_with_its_values():
     names = list(train_grpo.HYPERPARAMETERS)
     assert max(map(names.index, recipe)) < names.index("temperature")
     five = ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
-    assert [f"{name}_reward_func" for name in five] == list(rewards.REWARD_FUNCS)[:5]
+    assert [f"{name}_reward_func" for name in five] == list(rewards.REWARD_FUNCS)
     assert train_grpo.EXEMPLARS[0][1:] == ("9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.", "7")
 
 

@@ -49,7 +49,7 @@ class Given(NamedTuple):
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
     """Merge the settings of all sources; `dataset` replaces `dataset_name`."""
     parser = Parser()
-    script, functions = registry.by_name(hyperparameters)
+    script, functions = registry.functions_to_names(hyperparameters)
     script = {key: str(value) if isinstance(value, Path) else value for key, value in script.items()}
     rows = {IN_MEMORY: dataset}
     if not isinstance(script.get("dataset_name"), str | None):
@@ -81,7 +81,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
-    functions = functions if not standalone else registry.by_name({})[1]
+    functions = functions if not standalone else registry.functions_to_names({})[1]
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
     return Given(
         settings, origin, notes, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"])

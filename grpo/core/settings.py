@@ -179,8 +179,8 @@ class ScriptArguments:
     num_shots: int = _setting(0, "Worked examples before each question: 0 to the number of EXEMPLARS.", AT_LEAST_0)
     # Rewards
     reward_funcs: list[str] = _setting(
-        list(REWARD_FUNCS)[:5],
-        "Names from rewards.REWARD_FUNCS, functions in HYPERPARAMETERS, or my_file.my_function.",
+        list(REWARD_FUNCS),
+        "Names of rewards.py and examples/more_rewards.py, functions in HYPERPARAMETERS, or my_file.my_function.",
     )
     reward_args: dict[str, Any] | str | None = _setting(
         None, 'Parameters of rewards: {"length_reward_func": {"low": 50}}.'

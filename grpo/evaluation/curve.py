@@ -20,10 +20,9 @@ from lean_grpo import sharding
 
 def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
     """Evaluate a RunTrainer's policy on the held-out questions. Raise GivenUp for a signal while training."""
-    rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     with trainer.run.may_give_up("this evaluation"), sharding.whole(trainer) as policy:
         return evaluate.measure(
-            config, policy, trainer.processing_class, trainer.task, data, rewards, trainer.run, trainer.state
+            config, policy, trainer.processing_class, trainer.task, data, trainer.rewards, trainer.run, trainer.state
         )
 
 

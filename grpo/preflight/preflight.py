@@ -13,7 +13,7 @@ from grpo.core.text import for_rich, shorten
 from grpo.preflight import data_checks, model_checks, reward_checks, run_checks
 from grpo.preflight.plan import Plan
 from grpo.preflight.reward_trial import listing, matrix
-from grpo.rewarding.registry import check_columns
+from grpo.rewarding.registry import refuse_columns_like_parameters
 from grpo.task.gold import readable
 
 MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's order
@@ -45,13 +45,13 @@ def check(plan: Plan) -> dict[str, float]:
     if dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
-    perfect = {plan.rewards[name].__name__: values.get("perfect") for name, values in plan.trial.values.items()}
+    perfect = {name: values.get("perfect") for name, values in plan.trial.values.items()}
     return {name: value for name, value in perfect.items() if isinstance(value, float)}
 
 
 def outcomes(plan: Plan) -> list[Check]:
     """Return the lines of all checks, in the order of the table."""
-    check_columns(plan.rewards, {*plan.data.rows.column_names, *plan.data.held_out.column_names})
+    refuse_columns_like_parameters(plan.rewards, {*plan.data.rows.column_names, *plan.data.held_out.column_names})
     return [outcome for module in MODULES for outcome in module.CHECKS.outcomes(plan)]
 
 

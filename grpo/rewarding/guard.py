@@ -141,8 +141,7 @@ class RewardGuard:
     def watching(self, trainer: Any) -> Iterator[None]:
         """Guard the rewards while TRL calls them."""
         unguarded = trainer.reward_funcs
-        names = trainer.reward_func_names
-        trainer.reward_funcs = [self.guarded(name, reward) for name, reward in zip(names, unguarded, strict=True)]
+        trainer.reward_funcs = [self.guarded(name, reward) for name, reward in trainer.rewards.items()]
         self.faults = []
         try:
             yield

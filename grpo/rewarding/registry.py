@@ -1,7 +1,7 @@
 """Find functions by name: the rewards of a run, its judge and its `prepare`.
 
 A reward's parameters come after the `*` of its signature. A parameter gets its value from `reward_args`, else from the
-run if it has a value of that name (`following`), else from its default.
+run if it has a value of that name (`parameters_of_run`), else from its default.
 """
 
 import difflib
@@ -21,20 +21,30 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line, users_code
 from grpo.core.fingerprint import innermost
 from grpo.core.settings import Config
-from grpo.rewarding.more import MORE
+from grpo.rewarding.rollout import judge_reward_func
 from grpo.task import prompts
 from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
+from rewards import REWARD_FUNCS, extract_xml_answer
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
 Functions = dict[str, Rewards]  # setting → name → function
-NAMED: Rewards = {**REWARD_FUNCS, **MORE}
-TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
+MORE = ROOT / "examples" / "more_rewards.py"
+# Functions of trl.rewards that make a reward. Both are penalties
+MAKERS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")
 
 
-def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functions]:
+def shipped() -> Rewards:
+    """Return the rewards that are found by their names: the five, the judge's, and those of examples/more_rewards.py.
+
+    Raises:
+        UserError: the file of the others raises.
+    """
+    return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **run_file(MORE, "reward_funcs").REWARD_FUNCS}
+
+
+def functions_to_names(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functions]:
     """Replace the functions in HYPERPARAMETERS (rewards, judge, `prepare`) by names. Return both.
 
     Raises:
@@ -82,17 +92,17 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
         script.num_shots,
         config.origin,
     )
-    judge, prepare = _users_function(config, "judge"), _users_function(config, "prepare")
+    judge, prepare = (_function_of(config, setting) for setting in ("judge", "prepare"))
     return Task(prompt, shots, judge, script.judge or "", prepare, replaced + notes)
 
 
-def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:
+def _function_of(config: Config, setting: str) -> Callable[..., Any] | None:
     """Return the function that `judge` or `prepare` names; None if it is unset."""
     name = getattr(config.script, setting)
     if not name:
         return None
-    inline = config.functions[setting].get(name) or _of_script(name, config.script_file)
-    return inline or function_of_file(name, setting, config.script.allow_custom_rewards)
+    known = {**_defined(config, [name]), **config.functions[setting]}
+    return known.get(name) or function_of_file(name, setting, config.script.allow_custom_rewards)
 
 
 def load_rewards(config: Config, task: Task) -> Rewards:
@@ -110,13 +120,24 @@ def load_rewards(config: Config, task: Task) -> Rewards:
     args: Any = script.reward_args or {}
     if not isinstance(args, Mapping):
         raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
-    follow = following(task, config.completion_limit)
-    inline = {name: _of_script(name, config.script_file) for name in script.reward_funcs if name not in NAMED}
-    functions = {name: function for name, function in inline.items() if function} | config.functions["reward_funcs"]
-    return choose(script.reward_funcs, args, follow, functions, script.allow_custom_rewards)
+    # a function in HYPERPARAMETERS replaces a shipped one of its name; others of the script do not
+    known = {**_defined(config, script.reward_funcs), **shipped(), **config.functions["reward_funcs"]}
+    follow = parameters_of_run(task, config.completion_limit)
+    return rewards_by_name(script.reward_funcs, args, follow, known, script.allow_custom_rewards)
 
 
-def following(task: Task, completion_limit: int) -> dict[str, Any]:
+def _defined(config: Config, names: Sequence[str]) -> Rewards:
+    """Return the functions of these names that the script defines."""
+    modules = [module for module in sys.modules.values() if getattr(module, "__file__", None) == config.script_file]
+    return {
+        name: function
+        for module in modules
+        for name, function in vars(module).items()
+        if name in names and callable(function) and getattr(innermost(function), "__module__", "") == module.__name__
+    }
+
+
+def parameters_of_run(task: Task, completion_limit: int) -> dict[str, Any]:
     """Return the run's values for rewards that have a parameter of that name."""
     pattern = task.prompt.pattern
     return {
@@ -127,58 +148,46 @@ def following(task: Task, completion_limit: int) -> dict[str, Any]:
     }
 
 
-def _of_script(name: str, script_file: str) -> Callable[..., Any] | None:
-    """Return the function of this name in the script; None without one."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == script_file:
-            function = vars(module).get(name)
-            if callable(function) and getattr(innermost(function), "__module__", "") == module.__name__:
-                return function
-    return None
-
-
-def choose(
+def rewards_by_name(
     names: Sequence[str],
     args: Mapping[str, Mapping[str, Any]],
     follow: Mapping[str, Any],
-    functions: Rewards | None = None,
+    known: Rewards,
     allow_files: bool = False,
 ) -> Rewards:
     """Load rewards by name, in this order, with their parameters. The keys are the names that TRL logs.
 
     Args:
-        names: names in NAMED, TRLS or `functions`, or `my_file.my_function`.
+        names: names in `known` or MAKERS, or `my_file.my_function`.
         args: reward → parameter → value; a file's reward is `my_file.my_function` or `my_function`.
-        follow: values of the run, for each chosen reward with a parameter of that name.
-        functions: functions of the script, by name.
+        follow: values of the run, for each reward with a parameter of that name.
         allow_files: True if the user's files may be run.
     """
     for name, given in args.items():
         if not isinstance(given, Mapping):
             raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
-    known = {**NAMED, **(functions or {})}
-    chosen: Rewards = {}
+    rewards: Rewards = {}
     unused = dict(args)
     if not names:
         raise UserError(f"reward_funcs: the list is empty; use some of {', '.join(known)}")
     for name in names:
-        if name in TRLS:
-            reward = _of_trl(name, unused.pop(name, {}), follow)
+        given = dict(unused.pop(name, {}))
+        if name in MAKERS:
+            reward = _made_by_trl(name, given, follow)
         elif name in known:
-            reward = _with_parameters(known[name], unused.pop(name, {}), follow)
+            reward = _with_parameters(known[name], given, follow)
         elif "." in name:
-            reward = function_of_file(name, "reward_funcs", allow_files)
-            given = {**unused.pop(logged_name(reward), {}), **unused.pop(name, {})}
-            reward = _with_parameters(reward, given, follow)
+            function = function_of_file(name, "reward_funcs", allow_files)
+            reward = _with_parameters(function, {**unused.pop(logged_name(function), {}), **given}, follow)
         else:
-            raise UserError(f"reward_funcs: {name!r} is not a reward{_where_rewards_are(name, [*known, *TRLS])}")
-        logged = name if name in known else logged_name(reward)
-        if logged in chosen:
+            raise UserError(f"reward_funcs: {name!r} is not a reward{_where_rewards_are(name, [*known, *MAKERS])}")
+        logged = logged_name(reward)
+        if logged in rewards:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
-        chosen[logged] = reward
+        rewards[logged] = reward
     for name in unused:
         raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
-    return chosen
+    return rewards
 
 
 def _where_rewards_are(name: str, known: Sequence[str]) -> str:
@@ -209,8 +218,7 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
         raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # at the end; for a file that imports one from its own folder
-    with users_code(f"{setting}: {folder / file}", "; fix it"):
-        module = _run_file(folder / file, (folder / file).stat().st_mtime_ns)
+    module = run_file(folder / file, setting)
     functions = {key: item for key, item in vars(module).items() if callable(item) and not isinstance(item, type)}
     if attribute not in functions:
         hint = did_you_mean(attribute, functions) if functions else ""
@@ -218,8 +226,14 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
     return functions[attribute]
 
 
+def run_file(path: Path, setting: str) -> ModuleType:
+    """Run a file and return its module. Raise UserError, named after the setting, for what it raises."""
+    with users_code(f"{setting}: {path}", "; fix it"):
+        return _run_once(path, path.stat().st_mtime_ns)
+
+
 @functools.cache
-def _run_file(path: Path, changed: int) -> ModuleType:
+def _run_once(path: Path, changed: int) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}_{changed}", path)
     assert spec is not None and spec.loader is not None  # a .py file has both
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -227,7 +241,7 @@ def _run_file(path: Path, changed: int) -> ModuleType:
     return module
 
 
-def _of_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
+def _made_by_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
     """Build one of TRL's rewards from its parameters; the overlong punishment uses the run's completion limit."""
     import trl.rewards  # here, since the X-ray does not need TRL
 
@@ -236,7 +250,9 @@ def _of_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> R
         limit = int(follow["max_completion_length"])
         given = {"max_completion_len": limit, "soft_punish_cache": max(1, limit // 5), **given}
     with one_line(f"reward_args: {name}: ", kinds=(TypeError, ValueError)):
-        return maker(**given)
+        reward = maker(**given)
+    reward.is_penalty = True
+    return reward
 
 
 def logged_name(reward: RewardFunc) -> str:
@@ -246,12 +262,8 @@ def logged_name(reward: RewardFunc) -> str:
 
 
 def penalties(rewards: Rewards) -> set[str]:
-    """Return the rewards that never pay more than 0. If one is always 0, it had nothing to punish."""
-    made = {name: innermost(reward) for name, reward in rewards.items()}
-    trls = {
-        name for name, reward in made.items() if getattr(reward, "__module__", "") == "trl.rewards.other_rewards"
-    }  # its two
-    return trls | {name for name, reward in made.items() if reward is style_reward_func}
+    """Return the rewards that never pay more than 0, by their `is_penalty`. At 0 they had nothing to punish."""
+    return {name for name, reward in rewards.items() if getattr(innermost(reward), "is_penalty", False)}
 
 
 def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
@@ -279,14 +291,14 @@ def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mappi
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
     """Return the parameters of a reward that can be set, the keyword-only ones, by name.
 
-    >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
-    (['low', 'high', 'margin'], {})
+    >>> list(parameters(REWARD_FUNCS["int_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
+    (['extract'], {})
     """
     signature = inspect.signature(reward).parameters
     return {name: parameter for name, parameter in signature.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
+def refuse_columns_like_parameters(rewards: Rewards, columns: Collection[str]) -> None:
     """Raise UserError if a column of the data would replace the value of a reward's parameter.
 
     A parameter without a value, or with None, takes its column. So do `question` and `answer`, which all rows have,

@@ -13,9 +13,9 @@ from transformers import TrainerState
 
 from grpo.core.errors import USERS_ERRORS, WrongResult, fault_of
 from grpo.core.out_of_memory import is_out_of_memory
-from grpo.task.prompts import last_text
+from grpo.task.prompts import PromptFormat, last_text
 from grpo.task.task import Task
-from rewards import Completion, completion_text
+from rewards import Completion, Texts, completion_text
 
 LARGEST = 1e15  # a group's standard deviation squares rewards in float32, and overflows above this
 SILENT = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}  # TRL's, where nothing is logged
@@ -222,3 +222,10 @@ def verdicts(task: Task, rollout: Rollout) -> Iterator[bool | Fault | None]:
                 yield task.verdict(text, row)
             except USERS_ERRORS as error:
                 yield rollout.fault(task.judge_name, index, error)
+
+
+def judge_reward_func(completions: Texts, *, task: Task | None = None, **kwargs: Any) -> list[float]:
+    """2.0 if the run's judge (the lenient rule, or the function that `judge` names) accepts the completion; else 0."""
+    task, rollout = task or Task(PromptFormat("")), Rollout.of_arguments(completions, **kwargs)
+    pairs = zip(rollout.texts, rollout.rows, strict=True)
+    return [2.0 if task.verdict(text, row) else 0.0 for text, row in pairs]

@@ -33,7 +33,6 @@ from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text
 
 FIRST = 5  # flagged rows of each kind that are listed
-FIVE = list(REWARD_FUNCS)[:5]
 
 
 def suspicions(answer: Answer, task: Task) -> Iterator[str]:
@@ -105,7 +104,7 @@ def task_of(file: Path) -> Task:
 
 def score(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
     """Return the answers with the values of the named rewards, and their sum."""
-    rewards = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+    rewards = registry.rewards_by_name(names, {}, registry.parameters_of_run(task, 0), registry.shipped(), allow_files)
     for name, reward in rewards.items():
         needed = ""
         if "completion_ids" in inspect.signature(reward).parameters:
@@ -117,7 +116,7 @@ def score(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_fil
         if needed:
             raise UserError(f"--reward_funcs: {name!r} needs {needed}; use another one")
     columns = dict.fromkeys(key for one in answers for key in one.row if key != "completion")
-    registry.check_columns(rewards, columns)
+    registry.refuse_columns_like_parameters(rewards, columns)
     data = []
     for one in answers:
         row = {key: one.row.get(key) for key in columns} | {"answer": one.answer}
@@ -189,7 +188,7 @@ def main(argv: list[str]) -> int:
     answers = read(file, task)
     unscored = list(answers.values())
     if given.reward_funcs or not (are_scored(unscored) or any(one.answer is None for one in unscored)):
-        scored = score(unscored, given.reward_funcs or FIVE, task, given.allow_custom_rewards == "true")
+        scored = score(unscored, given.reward_funcs or list(REWARD_FUNCS), task, given.allow_custom_rewards == "true")
         answers = dict(zip(answers, scored, strict=True))
     print_answers(answers, task, "" if file == given.path else f"{file.name}: ")
     return 0

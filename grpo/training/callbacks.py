@@ -43,11 +43,10 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     # `ask` reads the prompt from a copied checkpoint
     trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
-    functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     tokenizer: Any = trainer.processing_class
     chat = task.prompt.chat
     unended = templates.unended(tokenizer, trainer.eos_token_ids, config.template_kwargs) if chat else ""
-    seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)), unended=unended)
+    seen = History(perfect=perfect, penalties=sorted(registry.penalties(trainer.rewards)), unended=unended)
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (

@@ -150,6 +150,11 @@ class RunTrainer(LeanGRPOTrainer):
         if "eval_runtime" in logs:  # the metrics of TRL's evaluation, which callbacks get next
             logs |= self._own_metrics
 
+    @property
+    def rewards(self) -> dict[str, Callable[..., Any]]:
+        """The rewards by the names that TRL logs."""
+        return dict(zip(self.reward_func_names, cast(Any, self.reward_funcs), strict=True))
+
     # Signals
 
     def keep_random_states(self) -> None:

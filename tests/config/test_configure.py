@@ -113,7 +113,7 @@ def mine(completions, **kwargs):
 
 
 def test_the_block_repeats_this_projects_defaults():
-    names, _ = registry.by_name(INLINE)
+    names, _ = registry.functions_to_names(INLINE)
     defaults = Parser().defaults
     ours = {key for key, known in SETTINGS.items() if known.default is not UNSET}
     ours |= {field.name for field in dataclasses.fields(ScriptArguments)} - {"dataset_config"}  # GSM8K's

@@ -20,7 +20,7 @@ from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.results.answer import Answer
 from grpo.results.summary import summarize
-from grpo.rewarding.more import judge_reward_func
+from grpo.rewarding.rollout import judge_reward_func
 from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS

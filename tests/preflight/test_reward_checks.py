@@ -8,6 +8,7 @@ from rich.console import Console
 from test_reward_trial import FIVE, ROW, TASK, constant, try_out
 from trl.rewards import get_repetition_penalty_reward
 
+from examples import more_rewards
 from grpo.preflight import reward_checks
 from grpo.preflight.reward_trial import Trial, listing, matrix, perturbed, weighted_sum
 from grpo.task import PromptFormat, Task
@@ -125,7 +126,7 @@ def test_a_reward_that_fails_is_an_error_that_says_what(reward, finding, remedy)
 
 
 def test_a_reward_that_tells_nothing_apart_is_named():
-    debug = {"debug_reward_func": REWARD_FUNCS["debug_reward_func"]}
+    debug = {"debug_reward_func": more_rewards.debug_reward_func}
     by_name = checked({"constant": constant, **debug, **FIVE})
     assert {name for name, check in by_name.items() if check.status == "warning"} == {
         "reward constant",
@@ -152,7 +153,7 @@ def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
 @pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
 def test_a_reward_for_the_form_prefers_nothing(gold):
     rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
-    rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
+    rewards["length_reward_func"] = more_rewards.length_reward_func
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
         by_name = checked(rewards, row={**ROW, "answer": gold}, reasoning=reasoning)
         assert not any("wrong answer earns" in by_name[name].finding for name in by_name if name != "all rewards")

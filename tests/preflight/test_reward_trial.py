@@ -7,13 +7,13 @@ import pytest
 
 from grpo.preflight import reward_trial
 from grpo.preflight.reward_trial import perturbed, try_rewards
-from grpo.rewarding.registry import choose, following
+from grpo.rewarding.registry import parameters_of_run, rewards_by_name, shipped
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
 
 TASK = Task(XML)
-FIVE = dict(list(REWARD_FUNCS.items())[:5])
+FIVE = REWARD_FUNCS
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
@@ -79,7 +79,9 @@ def test_a_wrong_answer_is_as_long_as_the_right_one():
     ],
 )
 def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_they_pay(task, gold, names):
-    rewards = choose(["soft_format_reward_func", *list(FIVE)[3:], "judge_reward_func"], {}, following(task, 64))
+    rewards = rewards_by_name(
+        ["soft_format_reward_func", *list(FIVE)[3:], "judge_reward_func"], {}, parameters_of_run(task, 64), shipped()
+    )
     needed = {name: reward for name, reward in rewards.items() if gold or name == "soft_format_reward_func"}
     texts, tried, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, Bytes())
     assert exact == names and all(reward_trial.REWRITTEN not in values for values in (texts, *tried.values()))

@@ -15,12 +15,12 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
-from grpo.rewarding.registry import by_name, choose, function_of_file, needing_gold
+from grpo.rewarding.registry import function_of_file, functions_to_names, needing_gold, rewards_by_name, shipped
 from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS, THINK_FORMAT
 
-FIVE = list(REWARD_FUNCS)[:5]
+FIVE = list(REWARD_FUNCS)
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +34,11 @@ def own(monkeypatch):
 
 
 def chosen(*names, args=None, follow=(("max_completion_length", 100),), functions=None):
-    return choose(list(names), args or {}, dict(follow), functions, allow_files=True)
+    return rewards_by_name(list(names), args or {}, dict(follow), {**shipped(), **(functions or {})}, allow_files=True)
 
 
 def test_the_five_are_themselves_in_order():
-    rewards = chosen(*FIVE, follow=registry.following(Task(XML), 9))
+    rewards = chosen(*FIVE, follow=registry.parameters_of_run(Task(XML), 9))
     assert list(rewards) == FIVE and all(rewards[name] is REWARD_FUNCS[name] for name in FIVE)
 
 
@@ -153,17 +153,17 @@ def test_a_column_never_replaces_a_parameter(name, args, follow, columns, inway)
     rewards = chosen(name, args={name: args} if args else {}, follow=follow, functions=AT_WILL | NEEDS)
     columns = {"question", "prompt", "answer", *columns}
     if not inway:
-        return registry.check_columns(rewards, columns)
+        return registry.refuse_columns_like_parameters(rewards, columns)
     with pytest.raises(UserError, match=f"column '{inway}' .*parameter '{inway}' of {next(iter(rewards))}; rename"):
-        registry.check_columns(rewards, columns)
+        registry.refuse_columns_like_parameters(rewards, columns)
 
 
-@pytest.mark.parametrize("name", sorted(registry.NAMED))
+@pytest.mark.parametrize("name", sorted(shipped()))
 def test_no_column_replaces_a_parameter_of_a_shipped_reward(name):
-    rewards = registry.choose([name], {}, registry.following(Task(XML), 64))
-    for parameter in registry.parameters(registry.NAMED[name]):
+    rewards = chosen(name, follow=registry.parameters_of_run(Task(XML), 64))
+    for parameter in registry.parameters(shipped()[name]):
         with pytest.raises(UserError, match=f"column '{parameter}' .*rename the column by a `prepare`"):
-            registry.check_columns(rewards, {"question", "answer", parameter})
+            registry.refuse_columns_like_parameters(rewards, {"question", "answer", parameter})
 
 
 def test_what_needs_gold_answers_is_found_by_signature():
@@ -181,22 +181,22 @@ def mine(completions, **kwargs):
 
 
 def test_functions_become_names_wherever_hyperparameters_have_them():
-    settings, functions = by_name({"reward_funcs": mine, "judge": mine, "prepare": mine, "x": 1})
+    settings, functions = functions_to_names({"reward_funcs": mine, "judge": mine, "prepare": mine, "x": 1})
     assert settings == {"reward_funcs": ["mine"], "judge": "mine", "prepare": "mine", "x": 1}
     assert functions == {key: {"mine": mine} for key in ("reward_funcs", "judge", "prepare")}
     assert chosen("mine", functions=functions["reward_funcs"]) == {"mine": mine}
-    assert by_name({"reward_funcs": "int_reward_func"})[0] == {"reward_funcs": ["int_reward_func"]}
+    assert functions_to_names({"reward_funcs": "int_reward_func"})[0] == {"reward_funcs": ["int_reward_func"]}
 
 
 def test_a_function_of_the_scripts_replaces_the_one_of_its_name():
     def int_reward_func(completions, *, template="x", **kwargs):
         return [0.75] * len(completions)
 
-    _, functions = by_name({"reward_funcs": [int_reward_func]})
+    _, functions = functions_to_names({"reward_funcs": [int_reward_func]})
     assert chosen("int_reward_func", functions=functions["reward_funcs"])["int_reward_func"](completions=["a"]) == [
         0.75
     ]
-    assert registry.choose(["int_reward_func"], {}, {})["int_reward_func"](completions=["a"]) == [0.0]
+    assert chosen("int_reward_func")["int_reward_func"](completions=["a"]) == [0.0]
 
 
 def test_a_name_is_also_that_of_a_function_that_the_script_defines():
@@ -205,7 +205,7 @@ def test_a_name_is_also_that_of_a_function_that_the_script_defines():
     config = configure(train_grpo.HYPERPARAMETERS, flags, script_file=__file__)
     task = registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
     assert task.judge is task.prepare is registry.load_rewards(config, task)["mine"] is mine
-    for name, file in (("mine", train_grpo.__file__), ("shutil", __file__), ("by_name", __file__)):
+    for name, file in (("mine", train_grpo.__file__), ("shutil", __file__), ("functions_to_names", __file__)):
         config.script_file, config.script.judge = file, name  # not there, no function, imported
         with pytest.raises(UserError, match=f"^judge: '{name}' is not a function of the script, or of a file"):
             registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
@@ -230,12 +230,12 @@ def test_functions_of_different_settings_may_share_a_name():
 def test_two_rewards_of_one_name_are_a_mistake():
     functions = [lambda completions, **kwargs: [1.0], lambda completions, **kwargs: [2.0]]
     with pytest.raises(UserError, match="reward_funcs: two functions are called '<lambda>'"):
-        by_name({"reward_funcs": functions})
+        functions_to_names({"reward_funcs": functions})
 
 
 def test_a_parameter_that_the_user_has_bound_stays():
     bound = functools.partial(REWARD_FUNCS["correctness_reward_func"], extract=str.upper)
-    follow = registry.following(Task(XML), 9)
+    follow = registry.parameters_of_run(Task(XML), 9)
     (reward,) = chosen("mine", follow=follow, functions={"mine": bound}).values()
     assert reward(["a"], answer=["A"]) == [2.0]
     (reward,) = chosen(

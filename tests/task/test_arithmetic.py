@@ -10,7 +10,7 @@ from helpers_runs import SHARED, examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from grpo.rewarding.more import extract_reasoning, step_verified_reward_func
+from examples.more_rewards import extract_reasoning, step_verified_reward_func
 from grpo.task.arithmetic import is_verified, value, verified_lines
 from rewards import THINK_FORMAT, XML_COT_FORMAT
 

@@ -15,7 +15,7 @@ from helpers_trainer import trained
 import exact_answers
 import train_grpo
 from grpo.rewarding import registry
-from grpo.rewarding.more import judge_reward_func
+from grpo.rewarding.rollout import judge_reward_func
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from grpo.training.run_trainer import RunTrainer
@@ -26,6 +26,10 @@ BOXED = dataclasses.replace(XML, completion="{reasoning} \\boxed{{answer}}", pat
 
 def judged_by(function):
     return Task(XML, judge=function, judge_name="mine")
+
+
+def chosen(names, task):
+    return registry.rewards_by_name(names, {}, registry.parameters_of_run(task, 64), registry.shipped())
 
 
 # --- Verdicts and grades
@@ -151,11 +155,11 @@ def test_a_judges_row_holds_the_columns_of_the_rollout():
 
 def test_the_runs_rewards_follow_its_task():
     names = ["correctness_reward_func", "int_reward_func", "soft_format_reward_func", "judge_reward_func"]
-    rewards = registry.choose(names, {}, registry.following(Task(BOXED), 64))
+    rewards = chosen(names, Task(BOXED))
     values = [reward([r"so \boxed{72}"], answer=["72"]) for reward in rewards.values()]
     assert values == [[2.0], [0.5], [0.5], [2.0]] and list(rewards) == names
     assert pickle.loads(pickle.dumps(rewards["int_reward_func"]))([r"\boxed{7}"]) == [0.5]
-    usual = registry.choose(names[:3], {}, registry.following(Task(XML), 64))
+    usual = chosen(names[:3], Task(XML))
     assert all(usual[name] is REWARD_FUNCS[name] for name in usual)
 
 
@@ -168,9 +172,9 @@ def test_groups_are_judged_once_a_completion(tiny_model, tmp_path, monkeypatch):
     asked = []
     task = judged_by(lambda text, row: asked.append((row["number"], text)) or len(text) % 2)
     monkeypatch.setattr(RunTrainer, "task", task)
-    chosen = list(registry.choose(["judge_reward_func"], {}, {"task": task}).values())
+    judged = list(chosen(["judge_reward_func"], task).values())
     columns = {"answer": ["1"] * 40, "number": list(range(40))}
-    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns=columns)
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=judged, columns=columns)
     assert len(asked) == len(set(asked)) > 1  # by the reward and for the groups together
     texts = [completion_text(completion) for completion in trainer._logs["completion"]]
     shares = torch.tensor([len(text) % 2 for text in texts]).float().view(-1, trainer.num_generations).mean(1)
@@ -185,8 +189,8 @@ def test_the_lenient_rule_is_asked_once_a_completion(tiny_model, tmp_path, monke
     monkeypatch.setattr("grpo.task.task.grade", lambda *pair: asked.append(pair) or exact_answers.grade(*pair))
     task = Task(XML)
     monkeypatch.setattr(RunTrainer, "task", task)
-    chosen = list(registry.choose(["judge_reward_func"], {}, {"task": task}).values())
-    _, _, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns={"answer": ["1"] * 40})
+    judged = list(chosen(["judge_reward_func"], task).values())
+    _, _, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=judged, columns={"answer": ["1"] * 40})
     texts = {completion_text(completion) for completion in trainer._logs["completion"]}
     assert len(asked) == len(set(asked)) == len(texts) > 1
     asked.clear()
