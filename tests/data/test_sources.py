@@ -101,8 +101,9 @@ def test_one_object_may_hold_several_splits():
 
 
 def test_a_csv_file_in_latin1_is_read_with_a_note(capsys):
-    Path("old.csv").write_bytes("question,answer\nGr\u00f6\u00dfe?,\u20ac 4\n".encode("cp1252"))
-    assert rows_of("old.csv") == [{"question": "Gr\u00f6\u00dfe?", "answer": "\u20ac 4"}]
+    cells = "Gr\u00f6\u00dfe?, \u00ab\u00a0pay\u00e9\u00a0\u00bb\u2026\u201d", "\u20ac 4"
+    Path("old.csv").write_bytes(f"question;answer\n{';'.join(cells)}\n".encode("cp1252"))
+    assert rows_of("old.csv") == [dict(zip(("question", "answer"), cells, strict=True))]
     note = 'note: old.csv is not UTF-8, and was read as Windows-1252 (Latin-1), such as "Gr\u00f6\u00dfe"; '
     assert note in capsys.readouterr().out
 
