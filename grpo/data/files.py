@@ -25,7 +25,7 @@ Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-# Three bytes of letters in a row, which Western words in Latin-1 hardly have; “ ” … « » – and fixed spaces are no letters
+# Three letters in a row, which Western words in Latin-1 hardly have; “ ” … « » – and fixed spaces are no letters
 BEYOND_LATIN = re.compile(rb"[\x80-\x84\x86-\x90\x98-\x9f\xa1-\xaa\xac-\xba\xbc-\xff]{3}")
 NEARLY_JSON: dict[Callable[[str], Any], str] = {  # how a broken row is read, and what to change
     json.loads: "remove the commas at the ends of lines",
