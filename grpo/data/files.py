@@ -69,8 +69,8 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         where = f"line {line}: {error}"
-    faults, valid = content.decode(errors="replace"), content.decode(errors="ignore")
-    is_mixed = sum(map(str.isascii, valid)) + faults.count("\ufffd") <= len(valid)  # most letters are UTF-8
+    faults = content.decode(errors="replace").count("\ufffd")
+    is_mixed = sum(not sign.isascii() for sign in content.decode(errors="ignore")) >= faults  # most letters are UTF-8
     if may_be_latin and encoding == "utf-8" and not is_mixed and not BEYOND_LATIN.search(content):
         text = content.decode("cp1252", errors="replace")
         word = re.search(r"\w*[^\W\x00-\x7f]\w*", text)
