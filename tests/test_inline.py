@@ -102,6 +102,32 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert "shorter" in said and "not scored" not in said
 
 
+@pytest.mark.slow
+def test_a_helper_in_another_file_is_compared_without_its_comments(script, capfd, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    where = ("def worth(text):\n    return 1 / (1 + len(text))", "from my_helpers import worth")
+
+    def main(helper):
+        Path("my_helpers.py").write_text(helper)
+        monkeypatch.delitem(sys.modules, "my_helpers", raising=False)
+        importlib.invalidate_caches()
+        return script(where)
+
+    runs = [f"outputs/demo-GRPO-train{end}" for end in ("", "-2")]
+    helper, other = (f"def worth(text):\n    return {n} / (1 + len(text))\n" for n in (1, 20))
+    assert main(helper)(ARGV) == 0
+    assert Path(runs[0], "source/my_helpers.py").read_text() == helper
+    capfd.readouterr()
+    assert main(f"# why\n{helper}")(AUTO) == 0
+    assert f"{runs[0]} has finished, and nothing has changed since" in shown(capfd)
+    assert main(other)(AUTO) == 2
+    assert f"{runs[0]} differs in the code in my_helpers.py" in shown(capfd)
+    assert main(other)(ARGV) == 0
+    capfd.readouterr()
+    assert tool(["compare", *runs]) == 0
+    assert "What differs: Other code in my_helpers.py" in shown(capfd)
+
+
 WORDS = ("Respond in the following format:\n<reasoning>", "Reply with a number.\n<reasoning>")
 FORMATS = (
     '    "think": THINK,',

@@ -6,16 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo.core import fingerprint
 from grpo.core.checklist import Check
 from grpo.core.processes import say
-from grpo.core.settings import LENGTH, Config, about
+from grpo.core.settings import LENGTH, Config, about, given_by
 from grpo.rewarding.registry import Rewards
 from grpo.runs import directory, resume, source
+from grpo.task import prompts
 from grpo.task.task import Task
-
-# Names in a script that are compared one by one, not with the rest of the script
-COMPARED_APART = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
 
 
 def settle(config: Config, task: Task, rewards: Rewards) -> bool:
@@ -25,10 +22,11 @@ def settle(config: Config, task: Task, rewards: Rewards) -> bool:
         False if there is nothing to do: the run has finished, and this command changes nothing of it.
     """
     training = config.training
-    functions = functions_of(config, task, rewards)
-    config.source_files = source.read_files(Path(config.script_file), functions.values(), config.recipe)
-    config.code = source.code_of(functions)
-    config.sources = sources(config, task, rewards)
+    functions, inline = functions_of(config, task, rewards), given_by(config.origin, "script")
+    config.source_files, config.code, hashes = source.read(
+        Path(config.script_file), functions, config.recipe, inline & config.functions.keys()
+    )
+    config.sources = prompts.hashes(task.prompt, task.shots) | hashes
     differences = partial(resume.differences, settings=config.settings(), sources=config.sources)
     asked = training.resume_from_checkpoint
     named = None if config.origin["output_dir"] == "machine" else training.output_dir
@@ -53,28 +51,10 @@ def settle(config: Config, task: Task, rewards: Rewards) -> bool:
     return True
 
 
-def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
-    """Hash each part of the experiment that settings do not cover: prompt, exemplars, code. Keys are for people."""
-    prompt = task.prompt
-    hashes = {
-        "system prompt": fingerprint.of_text(prompt.system, prompt.opening),
-        "question template": fingerprint.of_text(prompt.question),
-        "completion template": fingerprint.of_text(prompt.completion, prompt.pattern),
-        "exemplars": fingerprint.of_text(*(text for shot in task.shots for text in shot)),
-    }
-    functions = functions_of(config, task, rewards)
-    hashes |= {f"code of {label}": fingerprint.of_code(function) for label, function in functions.items()}
-    script = Path(config.script_file)
-    if script.suffix == ".py" and script.is_file():
-        compared = {*COMPARED_APART, *rewards, task.judge_name, getattr(task.prepare, "__name__", "")}
-        hashes[fingerprint.REST] = fingerprint.of_script(script, compared)
-    return hashes
-
-
 def functions_of(config: Config, task: Task, rewards: Rewards) -> dict[str, Callable[..., Any]]:
     """Return the run's rewards, judge and `prepare` by label, without the parameters that settings bind."""
     functions = {
-        name: config.functions["reward_funcs"].get(name) or fingerprint.innermost(rewards[name]) for name in rewards
+        name: config.functions["reward_funcs"].get(name) or source.innermost(rewards[name]) for name in rewards
     }
     functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
     return functions | ({"prepare": task.prepare} if task.prepare else {})

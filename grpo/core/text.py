@@ -1,5 +1,6 @@
 """Text for people: counts and sizes in words, and text of models and files without control characters."""
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -25,6 +26,11 @@ def shorten(text: str, length: int = 20) -> str:
     """
     text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def digest(*texts: str) -> str:
+    """Return a short hash of texts, in this order."""
+    return hashlib.sha256("\0".join(texts).encode("utf-8", errors="replace")).hexdigest()[:16]
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

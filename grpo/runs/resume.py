@@ -12,11 +12,11 @@ from datasets import Dataset
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.core.fingerprint import REST, without_rest
 from grpo.core.jsonfiles import read_value, without_nan
 from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, Config, about, changes_learning
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
+from grpo.runs.source import REST, without_rest
 
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
@@ -47,7 +47,7 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
     newest, _ = checkpoints.newest(run)
     then = checkpoints.read_seal(newest) if newest else read_value(run / "run.json") or {}
     found = _in_words(changes(then, settings, decisive=True), other_sources(then, sources))
-    return {label: text for label, text in found.items() if label != REST}
+    return {label: text for label, text in found.items() if not label.startswith(REST)}
 
 
 def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:

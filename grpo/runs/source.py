@@ -1,23 +1,97 @@
-"""Save the code of a run: the script, the user's files that it uses, and the recipe.
+"""Read the code of a run once, at its start: to keep it, to show it, and to compare it with another run's.
 
-The code is read at the start, so edits during the run do not appear in it.
+`source/` keeps the files: the script, those of the user's that it uses, and the recipe. `run.json` has the text of
+each reward, of the judge and of `prepare`. Hashes of their syntax (`ast.unparse`) are compared, so that comments and
+layout do not count.
 """
 
+import ast
+import functools
 import inspect
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo.core import ROOT
 from grpo.core.errors import is_of_a_library
-from grpo.core.fingerprint import innermost
+from grpo.core.text import digest
 
 FOLDER = "source"
-Files = dict[str, bytes]  # name → content
+# Names in a script that are compared as settings and prompt; in HYPERPARAMETERS, calls such as `partial(f, low=1)` are
+# code, too
+SETTINGS, CALLS = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS"), "code in HYPERPARAMETERS"
+REST = "rest of "  # begins the label of a file whose functions are compared one by one
+
+
+class Source(NamedTuple):
+    """The code of a run.
+
+    Attributes:
+        files: the contents of files, by name.
+        code: the text of each function, by label; without those of libraries, and those that no file contains.
+        hashes: what is compared, by a label for people: `code of` each function, with the definitions of its file
+            that it uses; `code in` each file of helpers, and in HYPERPARAMETERS; the `rest of` other files.
+    """
+
+    files: dict[str, bytes]
+    code: dict[str, str]
+    hashes: dict[str, str]
+
+
+def read(
+    script: Path, functions: Mapping[str, Callable[..., Any]], recipe: Path | None, inline: Collection[str] = ()
+) -> Source:
+    """Read the script, rewards.py, the recipe, and the user's files that script and functions use.
+
+    Only files in or below the folders of the script and the functions count, so that libraries installed from a
+    folder do not.
+
+    Args:
+        functions: the run's rewards, judge and `prepare`, by label.
+        inline: the settings of functions that HYPERPARAMETERS decides.
+    """
+    names: dict[Path, str] = {}
+    used = _users_files(script.resolve(), functions.values())
+    for path in (script, ROOT / "rewards.py", *used, *([recipe] if recipe else [])):
+        if path.is_file() and path.resolve() not in names:
+            name = path.name if path.name not in names.values() else f"{path.parent.name}-{path.name}"
+            names[path.resolve()] = name
+    files = {name: path.read_bytes() for path, name in names.items()}
+    bodies = {path: ast.parse(files[name]).body for path, name in names.items() if path.suffix == ".py"}
+    code, hashes, homes = dict[str, str](), dict[str, str](), set[Path]()
+    for label, function in functions.items():
+        if text := _text_of(function):
+            home = _file_of(inspect.getmodule(_holder(function)))
+            code[label], hashes[f"code of {label}"] = text, _hash(function, text, bodies.get(home, []) if home else [])
+            homes |= {home} if home else set()
+    for path, body in bodies.items():
+        is_script = path == script.resolve()
+        label = f"{REST}the script" if is_script else f"{REST if path in homes else 'code in '}{names[path]}"
+        kept = [line for line in body if not (is_script and _names_of(line) & set(SETTINGS))]
+        hashes[label] = digest(*map(ast.unparse, kept[_has_docstring(kept) :]))
+        if is_script:
+            hashes[CALLS] = digest(*_calls_in(body, inline))
+    return Source(files, code, hashes)
+
+
+def without_rest(labels: Iterable[str]) -> list[str]:
+    """Drop the rest of files from labels of differences, unless there is no other: functions are a part of it."""
+    kept = list(labels)
+    return [label for label in kept if not label.startswith(REST)] or kept
+
+
+# --- Functions ----------------------------------------------------------------------------------------------------
+
+
+def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside of `functools.partial`s."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _holder(function: Callable[..., Any]) -> Any:
@@ -26,36 +100,74 @@ def _holder(function: Callable[..., Any]) -> Any:
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 
 
-def code_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    """Return the source of each function of the user and of rewards.py, by label; TRL's are omitted."""
-    code = {}
-    for label, function in functions.items():
-        try:
-            if not is_of_a_library(inspect.getfile(_holder(function))):
-                code[label] = textwrap.dedent(inspect.getsource(_holder(function))).strip("\n")
-        except (OSError, TypeError):  # no file has it
-            continue
-    return code
+def _text_of(function: Callable[..., Any]) -> str:
+    """Return the source of a function of the user or of rewards.py; "" for a library's, or if no file has it."""
+    holder = _holder(function)
+    try:
+        text = "" if is_of_a_library(inspect.getfile(holder)) else inspect.getsource(holder)
+    except (OSError, TypeError):
+        return ""
+    return textwrap.dedent(text).strip("\n")
 
 
-def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Path | None) -> Files:
-    """Read the script, rewards.py, the recipe, and the user's files that script and functions use, by name.
+def _hash(function: Callable[..., Any], text: str, body: list[ast.stmt]) -> str:
+    """Hash a function: the statements of its file that define it and what it uses there, or else its text."""
+    holder = _holder(function)
+    module = vars(inspect.getmodule(holder) or object)
+    names = {name for name, value in module.items() if value is function} | {holder.__qualname__.partition(".")[0]}
+    used: dict[int, ast.stmt] = {}
+    while found := {at: line for at, line in enumerate(body) if at not in used and _names_of(line) & names}:
+        used |= found
+        names |= {node.id for line in found.values() for node in ast.walk(line) if isinstance(node, ast.Name)}
+        names -= set(SETTINGS)
+    if used:
+        return digest(*(ast.unparse(used[at]) for at in sorted(used)))
+    try:
+        return digest(ast.unparse(ast.parse(text)))
+    except SyntaxError:  # the line of a lambda
+        return digest(" ".join(text.split()))
 
-    Only files in or below the folders of the script and the functions count, so that libraries installed from a
-    folder do not.
-    """
-    modules = [module for module in list(sys.modules.values()) if _file_of(module) == script.resolve()][:1]
+
+def _names_of(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module defines."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    return {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+
+
+def _has_docstring(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+
+
+def _calls_in(body: list[ast.stmt], settings: Collection[str]) -> list[str]:
+    """Return the calls and lambdas in the values of these HYPERPARAMETERS."""
+    values = [
+        keyword.value
+        for line in body
+        if "HYPERPARAMETERS" in _names_of(line)
+        for keyword in ast.walk(line)
+        if isinstance(keyword, ast.keyword) and keyword.arg in settings
+    ]
+    return [
+        ast.unparse(node) for value in values for node in ast.walk(value) if isinstance(node, ast.Call | ast.Lambda)
+    ]
+
+
+# --- Files --------------------------------------------------------------------------------------------------------
+
+
+def _users_files(script: Path, functions: Iterable[Callable[..., Any]]) -> list[Path]:
+    """List the user's files that the script and the functions are in, or import from."""
+    modules = [module for module in list(sys.modules.values()) if _file_of(module) == script][:1]
     modules += filter(None, (inspect.getmodule(_holder(function)) for function in functions))
     folders = {path.parent for module in modules if (path := _file_of(module)) and not is_of_a_library(str(path))}
     used: dict[Path, None] = {}
     for module in modules:
         _add_files(module, folders, used)
-    paths = [script, ROOT / "rewards.py", *used, *([recipe] if recipe else [])]
-    files: Files = {}
-    for path in dict.fromkeys(path.resolve() for path in paths if path.is_file()):
-        name = path.name if path.name not in files else f"{path.parent.name}-{path.name}"
-        files[name] = path.read_bytes()
-    return files
+    return list(used)
 
 
 def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, None]) -> None:
@@ -71,13 +183,13 @@ def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, Non
             _add_files(origin, folders, used)
 
 
-def _file_of(module: ModuleType) -> Path | None:
+def _file_of(module: ModuleType | None) -> Path | None:
     """Return a module's file; None for built-in modules and notebooks."""
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
 
 
-def write(run: Path, files: Files) -> None:
+def write(run: Path, files: Mapping[str, bytes]) -> None:
     """Write `source/` atomically, since a run may be killed at any moment."""
     folder, part = run / FOLDER, run / f".{FOLDER}.part"
     shutil.rmtree(part, ignore_errors=True)

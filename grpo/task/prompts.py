@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from exact_answers.marks import check_pattern, extract_answer
 from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError, did_you_mean
+from grpo.core.text import digest
 from rewards import THINK_FORMAT, XML_COT_FORMAT, template_parts
 
 if TYPE_CHECKING:
@@ -280,6 +281,16 @@ def _ignored_exemplars(
     if places["prompt_format"] == "script":
         raise UserError("prompt_format: it has exemplars, and EXEMPLARS is edited; drop one of them")
     return [Check("ok", "exemplars", f"those of prompt_format ({places['prompt_format']}) replace EXEMPLARS")]
+
+
+def hashes(prompt: PromptFormat, shots: Sequence[Shot]) -> dict[str, str]:
+    """Hash each part of the prompt, by a label for people: no setting has its text."""
+    return {
+        "system prompt": digest(prompt.system, prompt.opening),
+        "question template": digest(prompt.question),
+        "completion template": digest(prompt.completion, prompt.pattern),
+        "exemplars": digest(*(text for shot in shots for text in shot)),
+    }
 
 
 def _words(system: str) -> dict[str, Any]:

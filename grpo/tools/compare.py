@@ -14,7 +14,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.fingerprint import without_rest
 from grpo.core.processes import show
 from grpo.core.settings import about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
@@ -23,6 +22,7 @@ from grpo.results import comparison, measures
 from grpo.results.answer import Answer
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
+from grpo.runs.source import without_rest
 
 
 def read(directory: Path) -> RunFiles:

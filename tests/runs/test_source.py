@@ -1,7 +1,9 @@
-"""A run directory holds the code that ran: script, rewards, the user's own files, recipe."""
+"""A run directory holds the code that ran; other code is what does something else, wherever it is written."""
 
 import functools
 import importlib
+import importlib.util
+import itertools
 import sys
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from trl.rewards import think_format_reward
 import rewards
 import train_grpo
 from grpo.runs import source
+
+
+def read(functions, script=Path("notebook")):
+    return source.read(script, functions, None)
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def own(monkeypatch):
 
 def test_the_code_is_that_of_the_users_functions(own):
     functions = {"date": functools.partial(own.date, scale=2.0), "longer": own.Longer(), "trl": think_format_reward}
-    code = source.code_of(functions | {"int": rewards.int_reward_func})
+    code = read(functions | {"int": rewards.int_reward_func}).code
     assert list(code) == ["date", "longer", "int"]
     assert code["date"].startswith("def date(completions") and "# why" in code["date"]
     assert code["longer"].startswith("class Longer:") and code["int"].startswith("def int_reward_func")
@@ -40,7 +46,8 @@ def test_the_code_is_that_of_the_users_functions(own):
 
 def test_files_are_the_script_its_own_imports_and_the_recipe(own):
     Path("mine.yaml").write_text("seed: 1\n")
-    files = source.read_files(Path(train_grpo.__file__), [own.date, think_format_reward], Path("mine.yaml"))
+    functions = {"date": own.date, "trl": think_format_reward}
+    files = source.read(Path(train_grpo.__file__), functions, Path("mine.yaml")).files
     assert set(files) == {"train_grpo.py", "rewards.py", "my_dates.py", "my_helpers.py", "mine.yaml"}
     assert files["train_grpo.py"] == (ROOT / "train_grpo.py").read_bytes() and files["mine.yaml"] == b"seed: 1\n"
 
@@ -51,8 +58,115 @@ def test_a_library_in_a_folder_of_its_own_is_not_copied(own, tmp_path_factory, m
     (folder / "their_library.py").write_text("def helps(): ...\n")
     monkeypatch.syspath_prepend(str(folder))
     own.helps = importlib.import_module("their_library").helps
-    assert "their_library.py" not in source.read_files(Path("my_dates.py"), [own.date], None)
+    assert "their_library.py" not in read({"date": own.date}, Path("my_dates.py")).files
 
 
 def test_a_notebook_has_no_script():
-    assert set(source.read_files(Path("notebook"), [], None)) == {"rewards.py"}
+    assert set(read({}).files) == {"rewards.py"} and set(read({}).hashes) == {"code in rewards.py"}
+
+
+# --- Other code
+
+HELPERS = "LIMIT = 3\n\n\ndef worth(text):\n    return 1.0\n"
+SCRIPT = '''"""A script."""
+from functools import partial
+
+from my_helpers import worth
+
+HALF = 0.5
+WORDS = {"yes", "no"}
+SYSTEM_PROMPT = "Reply."
+
+
+def shortened(text):
+    return text[:5]
+
+
+class Longer:
+    factor = 2
+
+    def __init__(self, low):
+        self.low = low
+
+    def __call__(self, completions, **kwargs):
+        return [self.factor * worth(text) for text in completions]
+
+
+def date(completions, *, scale=1.0, **kwargs):
+    def inner(text):
+        return shortened(text) in WORDS
+    return [scale * inner(text) for text in completions]
+
+
+longer = Longer(4)
+half = lambda completions, **kwargs: [HALF for _ in completions]  # noqa: E731
+HYPERPARAMETERS: dict = dict(learning_rate=1.0, reward_funcs=[date, longer, half, partial(date, scale=2.0)])
+
+
+def main():
+    return 0
+'''
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def hashes(monkeypatch):
+    """Write SCRIPT and HELPERS with these edits, and return what a run of them compares."""
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+
+    def of(*edits):
+        texts = {"my_script": SCRIPT, "my_helpers": HELPERS}
+        for old, new in edits:
+            assert any(old in text for text in texts.values())
+            texts = {name: text.replace(old, new) for name, text in texts.items()}
+        directory = Path(f"version{next(NUMBERS)}")
+        directory.mkdir()
+        monkeypatch.syspath_prepend(str(directory.absolute()))
+        for name, text in texts.items():
+            (directory / f"{name}.py").write_text(text)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        own = importlib.import_module("my_script")
+        functions = {name: getattr(own, name) for name in ("date", "longer", "half")}
+        path = directory / "my_script.py"
+        return source.read(path, functions, None, {"reward_funcs"}).hashes
+
+    yield of
+    for name in ("my_script", "my_helpers"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("edit", "label"),
+    [
+        (("    return text[:5]", "    # a comment\n\n    return text[ : 5 ]"), ""),
+        (("    return 1.0", "    return 1.0  # so"), ""),
+        (('"""A script."""', '"""Another."""'), ""),
+        (("learning_rate=1.0", "learning_rate=2.0"), ""),  # a setting
+        (('"Reply."', '"Answer."'), ""),  # the prompt
+        (("scale * inner(text)", "scale + inner(text)"), "code of date"),
+        (("scale=1.0", "scale=1.5"), "code of date"),  # a default
+        (("text[:5]", "text[:6]"), "code of date"),  # a helper in its file
+        (('"yes"', '"yes", "Yes"'), "code of date"),  # a constant in its file
+        (("factor = 2", "factor = 3"), "code of longer"),
+        (("Longer(4)", "Longer(5)"), "code of longer"),
+        (("[HALF for", "[-HALF for"), "code of half"),
+        (("HALF = 0.5", "HALF = 0.25"), "code of half"),
+        (("return 1.0", "return 2.0"), "code in my_helpers.py"),
+        (("LIMIT = 3", "LIMIT = 4"), "code in my_helpers.py"),
+        (("partial(date, scale=2.0)", "partial(date, scale=3.0)"), "code in HYPERPARAMETERS"),
+        (("return 0", "return 1"), "rest of the script"),
+    ],
+)
+def test_other_code_is_named_where_it_is(hashes, edit, label):
+    then, now = hashes(), hashes(edit)
+    assert then.keys() == now.keys()
+    found = source.without_rest(label for label in now if then[label] != now[label])
+    assert found == ([label] if label else [])
+
+
+def test_code_without_a_file_is_not_compared():
+    functions = {}
+    exec("def one(completions, **kwargs): return [1]", functions)
+    found = read({"one": functions["one"]})
+    assert not found.code and set(found.hashes) == {"code in rewards.py"}
