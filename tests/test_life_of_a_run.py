@@ -27,7 +27,7 @@ import train_grpo
 from grpo import __main__ as tools
 from grpo.core.jsonfiles import read_lines
 from grpo.evaluation import evaluate
-from grpo.report import report
+from grpo.report import contents
 from grpo.report.files import read_run
 from grpo.runs import checkpoints
 from grpo.training import callbacks
@@ -76,7 +76,7 @@ def assert_truthful(run, step, planned, status, other):
     finished, killed, record = status == "finished", status == "killed", read(run / "run.json")
     assert (record["status"], record.get("step")) == (("running", None) if killed else (status, step))
     pages = [] if killed else [page_of(run / "report.html")]  # which is the live one of a killed run
-    for page, headings in [*pages, page_of(report.write(run))]:
+    for page, headings in [*pages, page_of(contents.draw(run)[-1])]:
         assert f"{status} {step} of {planned} optimizer steps" in page.text
         assert {"Before", "After", "Change"} & headings == ({"Before", "After", "Change"} if finished else {"Before"})
     assert_logs(run, step, int(record["settings"]["logging_steps"]))

@@ -8,11 +8,12 @@ import pickle
 import re
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from helpers_report import Page, write_run
+from helpers_report import page_of, write_run
 from helpers_runs import DEMO
 
 import train_grpo
@@ -22,8 +23,10 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate
 from grpo.preflight import preflight
-from grpo.report import charts, report
+from grpo.report import charts
 from grpo.results import comparison
+from grpo.results.answer import Answer
+from grpo.results.summary import summarize
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training import console
@@ -192,13 +195,13 @@ def harmless(tmp_path_factory):
     """The report of a run whose every text is harmless."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(charts, "draw_curves", lambda *_: None)
-        return Page(report.write(write_run(tmp_path_factory.mktemp("harmless") / "run")))
+        return page_of(write_run(tmp_path_factory.mktemp("harmless") / "run"))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "draw_curves", lambda *_: None)  # a picture, which takes a second
-    page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE[kind])))
+    page = page_of(write_run(tmp_path / "hostile", HOSTILE[kind]))
     assert [(tag, sorted(attrs)) for tag, attrs in page.elements] == [
         (tag, sorted(attrs)) for tag, attrs in harmless.elements
     ]
@@ -220,16 +223,17 @@ def shown_raw(text):
 def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     text = HOSTILE[kind]
-    record = {"question": text, "completion": f"{text}<answer>{text}", "read": text, "answer": text, "lenient": True}
-    evaluate.print_answers("before", [record])
+    answer = Answer(question=text, completion=f"{text}<answer>{text}", read=text, answer=text, lenient=True)
+    evaluate.print_answers("before", [answer])
     preflight.print_checks([Check("ok", text, text, text)])
     preflight.print_example(text, text)
     console.Progress([], {text: text}, Task(XML)).show_samples(
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "tokens": 1}
-    compared = comparison.compare([record | flagged], [record | flagged], text)
-    evaluate.print_summaries(dict.fromkeys(("before", "after"), evaluate.summarize([record | flagged])), compared)
+    answers = [replace(answer, **flagged)]
+    compared = comparison.compare(answers, answers, text)
+    evaluate.print_summaries(dict.fromkeys(("before", "after"), summarize(answers)), compared)
     state = type("State", (), {"global_step": 10})()
     more_rewards.debug_reward_func([text], answer=[text], prompts=[text], trainer_state=state)
     print(UserError(text))

@@ -14,14 +14,14 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.jsonfiles import read_object, write_json, write_text
 from grpo.core.text import without_folders
-from grpo.report import report
+from grpo.report import contents
 from grpo.report.files import read_run
+from grpo.report.report import write_page
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
-# Uploaded files of a run, by extension: only at its top, so no pickle, lock, checkpoint or source/
-UPLOADED = {".safetensors", ".json", ".jinja", ".txt", ".model", ".py", ".md", ".jsonl", ".html", ".png"}
-PRIVATE = ("completions_*", "faults.jsonl", ".*")  # examples contain questions and completions
-TEXTS = ("README.md", "adapter_config.json", "comparison.json", "eval_*.json", "*.jsonl")  # they may name a path
+# Uploaded files of a run, besides its FILES: only at its top, so no pickle, lock, checkpoint or source/
+MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model", ".py", ".md"}
+PICTURES = {".png"}
 
 
 def one_line_refusals() -> AbstractContextManager[None]:
@@ -74,15 +74,18 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
 def _copy_public(run: Path, folder: Path) -> None:
     """Copy the public files of a run to a folder, with a new report without completions."""
     for path in run.iterdir():
-        if path.suffix not in UPLOADED or any(map(path.match, PRIVATE)):
+        known = list(contents.entries(path.name))
+        public = not (path.name.startswith(".") or any(file.is_private for file in known))
+        if not (path.is_file() and public and (known or path.suffix in MODEL)):
             continue
-        if any(map(path.match, TEXTS)):
+        # a text of the run, or PEFT's, may name a path of this machine
+        if (known and path.suffix not in PICTURES) or path.name == "adapter_config.json":
             write_text(folder / path.name, without_folders(path.read_text(encoding="utf-8", errors="replace")))
-        elif path.is_file() and path.name not in ("run.json", "report.html"):
+        else:
             (folder / path.name).symlink_to(path.resolve())
     if record := read_object(run / "run.json"):
         asked = {key: record[key] for key in ("prompt", "shots") if key in record}  # exactly so, for `ask`
         record = json.loads(without_folders(json.dumps(record))) | asked | {"process": None}
         write_json(folder / "run.json", record)
     if (run / "report.html").exists():
-        report.write_page(read_run(folder), public=True)
+        write_page(read_run(folder), public=True)

@@ -1,4 +1,4 @@
-"""Draw `report.html` and `curves.png` of a run."""
+"""Draw a run's page, `report.html`."""
 
 import functools
 import time
@@ -23,14 +23,6 @@ from grpo.task.given import Share, distribution, repeat
 REFRESH = 30  # least seconds between two versions of the page while a run trains
 
 
-def write(directory: Path) -> Path:
-    """Write `report.html`, and `curves.png` if the run has trained. Return the report's path."""
-    run = read_run(directory)
-    if run.curves:
-        charts.draw_curves(directory / "curves.png", run.curves, run.held_out_curves, _limits(run))
-    return write_page(run)
-
-
 def refresh(directory: Path, steps: int = 0) -> str:
     """Write `report.html` of a run with this many steps while it trains; the page reloads itself.
 
@@ -46,7 +38,7 @@ def refresh(directory: Path, steps: int = 0) -> str:
     return ""
 
 
-def _limits(run: RunFiles) -> dict[str, float]:
+def limits(run: RunFiles) -> dict[str, float]:
     """Return limits by the key of their curve: the reward of a perfect answer, and the norm for clipping."""
     perfect, names = run.record.get("perfect") or {}, run.settings.get("reward_funcs") or []
     limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
@@ -116,7 +108,7 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
     answers, most_frequent = _distribution(run)
     values = {
         "run": run,
-        "limits": _limits(run),
+        "limits": limits(run),
         "examples": _examples(run),
         "live": live,
         "headings": HEADINGS,

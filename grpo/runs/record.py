@@ -16,13 +16,12 @@ from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
+from grpo.report.contents import FILES
 from grpo.runs import source
 from grpo.runs.checkpoints import SEAL, step_of
 
 # Settings needed to ask a run's model
 SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
-# Results of a finished run, besides the model's files
-RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
 
 def started(config: Config) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
     source.write(directory, config.source_files)
-    for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+    for name in [file.name for file in FILES if file.is_log]:
         _keep_until(step, resumed and resumed / name, directory / name)
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -83,7 +82,8 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
     """
     weights = [path.name for path in run.glob("*.safetensors")]
     model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]
-    names = [name for name in dict.fromkeys([*RESULTS, *weights, *sorted(model)]) if (run / name).exists()]
+    results = [file.name for file in FILES if file.is_result]
+    names = [name for name in dict.fromkeys([*results, *weights, *sorted(model)]) if (run / name).exists()]
     if not set(names) - {"README.md"}:  # a card without results is rewritten with each checkpoint
         return
     aside = run / f"_ended-at-step-{earlier.get('step', step_of(checkpoint))}"

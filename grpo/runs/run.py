@@ -26,7 +26,7 @@ from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out
 from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
-from grpo.report import report
+from grpo.report import contents, report
 from grpo.report.files import best_weights
 from grpo.runs import checkpoints, directory, record
 
@@ -99,10 +99,10 @@ class Run:
             status = self.ending
         if is_first_process():
             self._note(status)
+            written = self.output / "report.html"
             try:
-                written = report.write(self.output)
+                contents.draw(self.output)
             except UserError as error:  # a broken file must not cost the results
-                written = self.output / "report.html"
                 say(f"note: no new report ({error})")
             complete = self._trained and not self.stopped
             say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))

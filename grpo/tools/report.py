@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from grpo.core.errors import ArgumentParser
-from grpo.report.report import write
+from grpo.report.contents import draw
 
 
 def main(argv: list[str]) -> int:
     """Run `python -m grpo report` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
-    page = write(parser.parse_args(argv).run)
-    print(*[path for path in (page, page.with_name("curves.png")) if path.exists()], sep="\n")
+    print(*draw(parser.parse_args(argv).run), sep="\n")
     return 0

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers_report import Page
+from helpers_report import Page, page_of
 from helpers_runs import ROOT
 
 from grpo.core import commands
-from grpo.report import report
 
 IN_PATH = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 LAUNCHED = {"TORCHELASTIC_RUN_ID": "none"}
@@ -79,7 +78,7 @@ def run_as_printed(command, directory="."):
 
 def test_the_reports_command_runs_from_anywhere(learned, tmp_path):
     run = learned.copy("a run")
-    page = Page(report.write(run))
+    page = page_of(run)
     (run / "report.html").unlink()
     command = page.text.rpartition("Made from the files in this directory by ")[2].rstrip(".").strip()
     for directory in (run, "/"):

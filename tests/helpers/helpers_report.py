@@ -4,6 +4,7 @@ import json
 from html.parser import HTMLParser
 
 from grpo.core.jsonfiles import write_lines
+from grpo.report import contents
 from grpo.results import comparison
 from grpo.results.answer import Answer
 
@@ -117,6 +118,12 @@ def write_learner(run, gain, right=2, **settings):
     (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values()) | {"step": 24}))
     change(run, settings=json.loads((run / "run.json").read_text())["settings"] | settings)
     return run
+
+
+def page_of(run):
+    """Draw a run's report, and read it."""
+    contents.draw(run)
+    return Page(run / "report.html")
 
 
 class Page(HTMLParser):

@@ -7,12 +7,12 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from helpers_report import PARTS, Page, add_metrics, change, write_run
+from helpers_report import PARTS, Page, add_metrics, change, page_of, write_run
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from grpo.core.errors import UserError
-from grpo.report import charts, report
+from grpo.report import charts, contents, report
 from grpo.report.curves import Curve
 from grpo.report.files import read_run
 
@@ -38,7 +38,7 @@ def run(tmp_path):
 
 
 def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
-    page = Page(report.write(run))
+    page = page_of(run)
     for words in (
         "finished 24 of 24 optimizer steps",
         "Too small to tell. Plain.",
@@ -62,7 +62,7 @@ def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     change(run, "eval_after.json", reward_date_reward_func=0.75, reward=1.5)
     steady = {**paired, "difference": 0.0, "difference_low": 0.0, "difference_high": 0.0}
     change(run, "comparison.json", rewards={"date_reward_func": paired}, reward=steady)
-    text = Page(report.write(run)).text
+    text = page_of(run).text
     assert "weighted sum 1.00 1.50 +0.00 Learning" in text  # no interval without any variation
     assert "date 0.25 0.75 +0.50 +0.10 to +0.90" in text
 
@@ -82,7 +82,7 @@ def label_run(run, after, pattern="text", **record):
         (run / f"eval_{when}.json").write_text(json.dumps(kept))
     prompt = {"system": "", "opening": "", "chat": True, "question": "{question}", "completion": "{answer}"}
     change(run, prompt=prompt | {"pattern": pattern})
-    return Page(report.write(run)).text
+    return page_of(run).text
 
 
 def test_labels_are_read_whole_and_their_shares_shown(run, undrawn):
@@ -100,13 +100,13 @@ def test_strict_is_not_shown_where_it_is_the_judges_verdict_again(run, undrawn):
 
 
 def test_numbers_that_happen_to_recur_are_no_labels(run, undrawn):
-    assert "Always answering" not in Page(report.write(run)).text
+    assert "Always answering" not in page_of(run).text
 
 
 def test_a_rewards_own_numbers_have_curves_and_none_is_missing(run, no_picture):
     logged = ({"step": step, "loss": 0.1, "share_of_dates": step / 24, "clip_ratio/low_mean": 0.0} for step in (2, 24))
     add_metrics(run, *logged)
-    page = Page(report.write(run))
+    page = page_of(run)
     assert "Logged by your rewards share_of_dates 0.0833 → 1" in page.text
     assert "Everything else that was logged" in page.text and "clip_ratio/low_mean" in page.text
     assert " step 2 → 24" not in page.text
@@ -122,16 +122,16 @@ def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):
             (run / name).unlink()
         if set(kept) <= {"eval_after.json", "comparison.json", "alarms.jsonl"}:
             with pytest.raises(UserError):
-                report.write(run)
+                contents.draw(run)
             continue
-        text = Page(report.write(run)).text
+        text = page_of(run).text
         assert ("Learning curves" in text) == ("metrics.jsonl" in kept)
         assert ("held-out questions" in text) == bool({"eval_before.json", "eval_after.json"} & set(kept))
         assert ("it was killed, or still trains" in text) == ("run.json" not in kept)
 
 
 def test_the_page_needs_nothing_else(run, no_picture):
-    page = Page(report.write(run))
+    page = page_of(run)
     addresses = [attrs.get("src") or attrs.get("href") for _, attrs in page.elements if {"src", "href"} & attrs.keys()]
     assert len(addresses) > 5 and all(address.startswith("data:image/svg+xml;base64,") for address in addresses)
     assert not re.search(r"https?:|url\(|@import|<link|<base", (run / "report.html").read_text())
@@ -149,7 +149,7 @@ def test_only_the_page_of_a_run_that_trains_reloads_itself(run, status, undrawn)
     assert any("http-equiv" in attrs for _, attrs in page.elements) == live
     assert ("24 of 48 optimizer steps" in page.text) == live
     assert not (run / "curves.png").exists()  # it is left to the end
-    report.write(run)  # the user's command, of a run that was perhaps killed
+    contents.draw(run)  # the user's command, of a run that was perhaps killed
     assert "http-equiv" not in (run / "report.html").read_text()
 
 
@@ -173,7 +173,7 @@ def test_a_run_whose_rewards_were_never_numbers_has_a_report(run):
     for name in ("eval_after.json", "eval_before.json", "comparison.json", "metrics.jsonl"):
         (run / name).unlink()
     add_metrics(run, {"step": 1, "reward": None, "rewards/own/mean": None, "loss": 0.5})
-    assert "Learning curves" in Page(report.write(run)).text and (run / "curves.png").exists()
+    assert "Learning curves" in page_of(run).text and (run / "curves.png").exists()
 
 
 @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [-0.5], [1e-9, 2e-9], [-3.0, 1e6]])
@@ -200,7 +200,7 @@ def test_the_rewards_chart_has_another_beside_it(run, undrawn, with_curve):
     add_metrics(run, *({"step": step, "loss": 0.1, "groups/mixed": 0.5, "groups/all_right": 0.5} for step in (2, 24)))
     if with_curve:
         add_metrics(run, *({"step": step, "eval/n": 8, "eval/accuracy_lenient": 0.5} for step in (0, 24)))
-    charts = [attrs for name, attrs in Page(report.write(run)).elements if name == "img"]
+    charts = [attrs for name, attrs in page_of(run).elements if name == "img"]
     large = [attrs["alt"].partition(":")[0] for attrs in charts if attrs["width"] == "440"]
     assert large == (["Accuracy, lenient", "Reward"] if with_curve else ["Reward", "Mixed groups"])
     assert [attrs["alt"].partition(":")[0] for attrs in charts].count("Mixed groups") == 1

@@ -1,0 +1,51 @@
+"""A file of a run is one line of FILES, which a run's end, a resumed run, `report` and `publish` read."""
+
+from pathlib import Path
+
+import pytest
+from helpers_checkpoints import make_checkpoint
+from helpers_report import write_run
+
+from grpo.__main__ import main as tool
+from grpo.core.jsonfiles import write_lines
+from grpo.report import contents, hub
+from grpo.report.contents import RunFile
+from grpo.runs import record
+
+
+def labels(run, path):
+    path.write_text("\n".join(label for label, _ in run.results.values()))
+
+
+@pytest.fixture
+def with_files(monkeypatch):
+    new = RunFile("labels.csv", labels, is_result=True), RunFile("gaps.jsonl", is_log=True, is_private=True)
+    for module in (contents, record):
+        monkeypatch.setattr(module, "FILES", (*contents.FILES, *new))
+
+
+def test_a_new_file_is_drawn_moved_cut_and_published(with_files, tmp_path, capsys):
+    run = write_run(tmp_path / "run")
+    assert tool(["report", str(run)]) == 0
+    assert str(run / "labels.csv") in capsys.readouterr().out.split()
+    assert "Accuracy, lenient\n" in (run / "labels.csv").read_text()
+    write_lines(run / "gaps.jsonl", [{"step": 4}, {"step": 6}])
+    (public := tmp_path / "public").mkdir()
+    hub._copy_public(run, public)
+    assert (public / "labels.csv").exists() and not (public / "gaps.jsonl").exists()
+    record._set_aside(run, make_checkpoint(run, 4), {"step": 24})
+    assert not (run / "labels.csv").exists() and (run / "_ended-at-step-24" / "labels.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [("metrics.jsonl", True), ("faults.jsonl", False), ("completions_only.jsonl", False), ("training_args.bin", False),
+     ("notes.jsonl", False), (".env.json", False), ("tokenizer.json", True)],
+)  # fmt: skip
+def test_questions_pickles_and_foreign_files_stay_here(name, public, tmp_path):
+    run, copy = write_run(tmp_path / "run"), tmp_path / "public"
+    (run / name).write_text("{}")
+    copy.mkdir()
+    hub._copy_public(run, copy)
+    assert (copy / name).exists() == public
+    assert Path(copy / "report.html").exists() == (run / "report.html").exists()
