@@ -100,7 +100,7 @@ class _Reader:
         first = next((low for low in self.lows if low.isalpha() and low not in ("so", "and", "now")), "")
         if self.question:
             asks = any(low in ("how", "what") for low in self.lows)
-            doubts = self.lows[0] in words.ASKING and words.any_of(self.lows[-2:], words.JUDGING)
+            doubts = words.any_of(self.lows[:1], words.ASKING) and words.any_of(self.lows[-2:], words.JUDGING)
             return Sentence([], retracts=doubts, unfinished=asks)
         found = spans(self.tokens)
         if len(found) > MAX_SPANS or (found and words.any_of(self.lows, words.CODE)):

@@ -468,7 +468,7 @@ def name_of(tokens: Sequence[Token]) -> str:
     if all(token.kind == "word" for token in tokens):
         long = [text for text in texts if len(text) > 1]
         return name if len(texts) == 1 or long == texts or (len(long) >= len(texts) - 1 and len(texts[0]) > 1) else ""
-    if rest[0] == "_":
+    if rest[:1] == ["_"]:
         rest = rest[rest.index("}") + 1 :] if "{" in rest[:2] and "}" in rest else rest[2:]
     while rest and set(rest[0]) == {"'"}:
         rest = rest[1:]

@@ -45,6 +45,20 @@ def test_the_cases(gold):
     assert not wrong
 
 
+def test_a_text_that_is_cut_anywhere_is_graded():
+    """A model writes half of anything, and a limit cuts it; `is_right` raises nothing."""
+    texts = [text for _, text, *_ in CASES]
+    for text, other in zip(texts, texts[1:], strict=False):
+        middle = len(text) // 2
+        for cut in (text[middle:], text[:middle], f"? {text} is {other[:middle]}", f"? {text}. {other[middle:]}="):
+            assert is_right(cut, "no such answer") is False or cut in ("", "no such answer")
+
+
+@pytest.mark.parametrize("cut", ["? 2 * 5 = 10 hours\n3 * 3 = <<3*3.", "r-d=\\delta", "a = \\pi"])
+def test_what_raised_is_wrong(cut):
+    assert not is_right(cut, "72")
+
+
 # --- One test for each row of a table -----------------------------------------------------------------------------
 
 UNITS = {**PLAIN, **PREFIXED}

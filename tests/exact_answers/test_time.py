@@ -144,7 +144,26 @@ def test_an_answer_is_found_in_linear_time(unit):
 
 
 MARKS = [r"\frac{", r"\sqrt{", r"\text{", r"\boxed{", r"\{", r"\pm ", r"\cup ", "\\\\", "{,}", "^{", "√", "½"]
-PIECES = [" or ", " not ", " is ", "Answer:", "####", "<answer>", "</answer>", "**", ". ", "% ", "\n", " ", "9,", "1/"]
+PIECES = [
+    "? ",
+    "\\delta",
+    "how ",
+    "x",
+    " or ",
+    " not ",
+    " is ",
+    "Answer:",
+    "####",
+    "<answer>",
+    "</answer>",
+    "**",
+    ". ",
+    "% ",
+    "\n",
+    " ",
+    "9,",
+    "1/",
+]
 PIECES_OF = st.lists(st.sampled_from([*MARKS, *PIECES, *"()[]{}|$^_9!x+-=<,;"]), max_size=20).map("".join)
 GOLDS = st.sampled_from(["72", "B", "yes", "Paris", "(1,2)", "3:4", "5 km", r"3\sqrt{2}", "July 4, 1776", "1, -2"])
 
