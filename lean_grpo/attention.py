@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from lean_grpo import packing
+from lean_grpo.decoding import computed_in
 from lean_grpo.packing import Row
 
 # needed from torch 2.12 on if keys have fewer heads than queries; unknown to 2.11
@@ -187,8 +188,7 @@ def _sdpa(
     if pack.keys is None or pack.attend is None:
         return _one_by_one(query, key, value, dropout, scaling, pack), None
     # under autocast, float32 rotary positions make queries and keys float32; round them, as sdpa would
-    device, keys = query.device.type, pack.keys
-    dtype = torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else query.dtype
+    keys, dtype = pack.keys, computed_in(query)
     parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
     parts[1:] = [_Gather.apply(tensor, keys.index) for tensor in parts[1:]]
     ends = keys.ends_q, keys.ends_k, keys.longest_q, keys.longest_k

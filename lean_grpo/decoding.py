@@ -59,6 +59,8 @@ class Slots(DynamicLayer):
     place: Place | None = None  # None: the prompts are read, and positions are appended
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        # rotary positions make keys float32; attention would round all of them at each step
+        key_states, value_states = (part.to(computed_in(part)) for part in (key_states, value_states))
         if self.place is None:
             return super().update(key_states, value_states, *args, **kwargs)
         self.keys.index_copy_(2, self.place.slot, key_states)
@@ -314,6 +316,13 @@ class Decoder:
     def _rewind(self, positions: torch.Tensor) -> None:
         self.positions.copy_(positions)
         self.place.slot.fill_(self.place.used)
+
+
+def computed_in(tensor: torch.Tensor) -> torch.dtype:
+    """Return the number format in which attention takes this tensor: autocast's, or its own without autocast."""
+    device = tensor.device.type
+    cast = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if cast else tensor.dtype
 
 
 def on_gpu(model: Any) -> bool:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from lean_grpo import decoding, sampling
+from lean_grpo.decoding import Slots
 from lean_grpo.sampling import Sampling, cache_argument, complete
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -108,6 +109,19 @@ def test_tokens_and_draws_are_those_of_a_plain_loop(name, drawn, policy, monkeyp
 def test_16_bits_give_the_same_tokens(numbers, drawn, policy):
     model = policy if numbers == "autocast" else AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype="bfloat16")
     same(model, PROMPTS["groups"] + PROMPTS["one beginning"], 40, drawn, autocast=numbers == "autocast")
+
+
+def test_autocast_keeps_16_bits_in_the_buffers(policy, monkeypatch):
+    """Rotary positions make keys float32, and older transformers make the values what the keys are."""
+    kept, move = set(), Slots.move
+
+    def noting(layer, *where):
+        move(layer, *where)
+        kept.update({layer.keys.dtype, layer.values.dtype})
+
+    monkeypatch.setattr(Slots, "move", noting)
+    same(policy, PROMPTS["groups"], 5, autocast=True)
+    assert kept == {torch.bfloat16}
 
 
 def test_an_adapter_with_dropout_gives_the_same_tokens(policy):
