@@ -36,7 +36,6 @@ from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.data.dataset import load_data
 from grpo.evaluate_only import evaluate_only
-from grpo.evaluation.before_after import measure_after, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
 from grpo.policy.templates import fit_to_template
 from grpo.preflight import preflight
@@ -46,6 +45,7 @@ from grpo.rewarding.registry import load_rewards, make_task, needing_gold
 from grpo.rewarding.rollout import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.runs.run import open_run
 from grpo.task.prompts import THINK, PromptFormat
+from grpo.training.accuracy import AccuracyCurve
 from grpo.training.callbacks import add_callbacks
 from grpo.training.run_trainer import RunTrainer
 from rewards import (
@@ -209,14 +209,15 @@ def experiment(config: Config) -> int:
                 **config.step_options,
             )
         add_callbacks(trainer, run, task, data, perfect)  # metrics, samples, alarms, the report
-        before = measure_before(run, trainer, data)  # on the held-out questions; also while training, with eval_every
+        accuracy = AccuracyCurve(run, trainer, data)  # on the held-out questions; also while training, with eval_every
+        accuracy.measure_before()
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely
         say("Training (a loss near 0 is normal: watch the rewards)")
         trainer.train(resume_from_checkpoint=config.training.resume_from_checkpoint)
         if not run.stopped:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
-            measure_after(before)  # the same questions again
+            accuracy.measure_after()  # the same questions again
         run.end()
         trainer.create_model_card(config.output.name)  # TRL's, with the comparison, the rewards and the prompt
     if config.training.push_to_hub and not run.stopped:  # after the run's end: a failed upload is not a failed run

@@ -3,12 +3,14 @@
 from grpo.core.processes import is_first_process
 from grpo.core.settings import Config
 from grpo.data.dataset import load_questions
-from grpo.evaluation import evaluate
+from grpo.evaluation.evaluate import HeldOut, save
+from grpo.policy.answering import Policy
 from grpo.policy.loading import load_for_evaluation, load_tokenizer
 from grpo.policy.templates import fit_to_template
 from grpo.preflight.plan import Plan
 from grpo.preflight.preflight import check
-from grpo.rewarding.registry import Rewards, needing_gold
+from grpo.results.printing import print_summaries
+from grpo.rewarding.registry import Rewards, needing_gold, weights_of
 from grpo.runs.run import open_run
 from grpo.task.task import Task
 
@@ -27,11 +29,13 @@ def evaluate_only(config: Config, task: Task, rewards: Rewards) -> int:
         return 0
     with open_run(config) as run:
         run.step = None
-        evaluation = evaluate.measure(config, load_for_evaluation(config), tokenizer, task, questions, rewards)
+        policy = Policy.in_training(load_for_evaluation(config), tokenizer, config.training, task.prompt.prefill)
+        weights, samples = weights_of(config, rewards), config.script.eval_num_samples
+        evaluation = HeldOut(questions.held_out, task, rewards, weights, samples).evaluate(policy)
         # after the evaluation, so that one that fails leaves no files
         run.begin(**task.record(), data=questions.counts())
         if is_first_process():
-            evaluate.save(config.output, "only", evaluation)
-            evaluate.print_summaries({"only": evaluation.summary})
+            save(config.output, "only", evaluation)
+            print_summaries({"only": evaluation.summary})
         run.end("evaluated")
     return run.exit_status

@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 import train_grpo
 from grpo import __main__ as tools
 from grpo.core.jsonfiles import read_lines
-from grpo.evaluation import evaluate
+from grpo.evaluation.evaluate import HeldOut
 from grpo.report import contents
 from grpo.report.files import read_run
 from grpo.runs import checkpoints
@@ -353,9 +353,9 @@ def test_a_run_interrupted_in_its_last_evaluation_is_not_finished(finished, monk
         return measure(*args, **kwargs)
 
     argv, run, other = finished
-    measure, result, words = evaluate.measure, result_of(run, 2), [*argv, "--max_steps", "4", *AUTO]
+    measure, result, words = HeldOut.evaluate, result_of(run, 2), [*argv, "--max_steps", "4", *AUTO]
     with monkeypatch.context() as patched:
-        patched.setattr(evaluate, "measure", end_after_training)
+        patched.setattr(HeldOut, "evaluate", end_after_training)
         exit_status, shown = train(*words)
     assert exit_status == 143
     assert_truthful(run, 4, 4, "interrupted by SIGTERM", other)

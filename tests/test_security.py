@@ -8,7 +8,6 @@ import pickle
 import re
 import shutil
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,11 @@ from examples import more_rewards
 from grpo.__main__ import main as tool
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.evaluation import evaluate
 from grpo.preflight import preflight
 from grpo.report import charts
 from grpo.results import comparison
 from grpo.results.answer import Answer
+from grpo.results.printing import print_answers, print_summaries
 from grpo.results.summary import summarize
 from grpo.task import Task
 from grpo.task.prompts import XML
@@ -223,17 +222,15 @@ def shown_raw(text):
 def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     text = HOSTILE[kind]
-    answer = Answer(question=text, completion=f"{text}<answer>{text}", read=text, answer=text, lenient=True)
-    evaluate.print_answers("before", [answer])
+    one = Answer(text, text, f"{text}<answer>{text}", text, strict=True, lenient=True, truncated=False, tokens=1)
+    print_answers("before", [one])
     preflight.print_checks([Check("ok", text, text, text)])
     preflight.print_example(text, text)
     console.Progress([], {text: text}, Task(XML)).show_samples(
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
-    flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "tokens": 1}
-    answers = [replace(answer, **flagged)]
-    compared = comparison.compare(answers, answers, text)
-    evaluate.print_summaries(dict.fromkeys(("before", "after"), summarize(answers)), compared)
+    compared = comparison.compare([one], [one], text)
+    print_summaries(dict.fromkeys(("before", "after"), summarize([one])), compared)
     state = type("State", (), {"global_step": 10})()
     more_rewards.debug_reward_func([text], answer=[text], prompts=[text], trainer_state=state)
     print(UserError(text))

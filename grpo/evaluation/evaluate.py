@@ -12,26 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from transformers import PreTrainedModel, TrainerState
+from datasets import Dataset
+from transformers import TrainerState
 
 from exact_answers import is_right
 from grpo.core import jsonfiles
-from grpo.core.processes import by_first_process, say, show
-from grpo.core.settings import Config
-from grpo.core.text import for_rich
-from grpo.data.dataset import Questions
+from grpo.core.processes import by_first_process, say
 from grpo.policy.answering import Policy
 from grpo.results.answer import Answer
-from grpo.results.measures import of_summaries
-from grpo.results.summary import HEADINGS, summarize, table_rows
+from grpo.results.summary import summarize
 from grpo.rewarding import guard, registry
 from grpo.rewarding.guard import random_states_kept
 from grpo.rewarding.registry import Rewards
 from grpo.rewarding.rollout import Fault, Rollout, Values, verdicts
 from grpo.runs.run import Run
 from grpo.task.task import Task
-from grpo.training.console import show_answer
 
 
 @dataclass
@@ -48,68 +43,72 @@ class Evaluation:
     answers: list[Answer]
 
 
-# --- Measuring ----------------------------------------------------------------------------------------------------
+# --- Evaluating ---------------------------------------------------------------------------------------------------
 
 
-def measure(
-    config: Config,
-    model: PreTrainedModel,
-    tokenizer: Any,
-    task: Task,
-    data: Questions,
-    rewards: Rewards,
-    run: Run | None = None,
-    state: TrainerState | None = None,
-) -> Evaluation:
-    """Answer the held-out questions greedily, in the number format of training, and grade the answers.
+@dataclass(frozen=True)
+class HeldOut:
+    """The held-out questions of a run, and how answers to them are graded.
 
-    The run's rewards score the answers, too. With `eval_num_samples` k > 1, also sample k completions of each
-    question, as in rollouts. If the judge needs gold answers and a question has none, there is no accuracy.
-
-    Args:
-        run: while it trains, a signal makes all processes raise GivenUp.
-        state: the trainer's, of which rewards see the step; None: before training.
+    Attributes:
+        rows: columns `question`, `prompt`, `answer`, and the data's other ones.
+        rewards, weights: rewards by name, which score the answers, too, and the weight of each in their sum.
+        samples: above 1, sample this many completions of each question, as in rollouts.
     """
-    start = time.perf_counter()
-    training, k = config.training, config.script.eval_num_samples
-    policy = Policy.in_training(model, tokenizer, training, task.prompt.prefill)
-    rows, check = data.held_out.to_list(), run.check if run else lambda: None
-    questions = [row["prompt"] for row in rows]
-    completions = policy.answer(questions, check)
-    samples = policy.sample(questions, k, check) if k > 1 else []
-    texts, ids = [one.text for one in completions], [one.ids for one in completions]
-    ungraded = [
-        Answer(
-            row["question"],
-            row["answer"],
-            given.text,
-            truncated=given.truncated,
-            tokens=given.tokens,
-            row={key: value for key, value in row.items() if key not in ("prompt", "question", "answer")},
-            samples=[drawn.text for drawn in samples[index]] if samples else None,
-        )
-        for index, (row, given) in enumerate(zip(rows, completions, strict=True))
-    ]
-    answers, error = graded(ungraded, rows, task, run)
-    notes: dict[str, Any] = {"judge": task.judge_name} if task.judge else {}
-    if error:
-        notes["judge_error"] = error
-        say(f"note: {error}; this evaluation has no accuracy")
-    scores = _scores(rewards, Rollout.of_texts(rows, texts, ids, task.prompt.chat, state), task, run)
-    answers = with_rewards(answers, scores, registry.weights_of(config, rewards))
-    task.forget()
-    return Evaluation({**summarize(answers), **notes, "seconds": round(time.perf_counter() - start, 2)}, answers)
 
+    rows: Dataset
+    task: Task
+    rewards: Rewards
+    weights: Mapping[str, float]
+    samples: int = 1
 
-def _scores(rewards: Rewards, rollout: Rollout, task: Task, run: Run | None = None) -> dict[str, Values]:
-    """Score completions with the rewards that apply to them, in the first process only, since rewards may be slow."""
-    if any(row["answer"] is None for row in rollout.rows):
-        rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, task)}
+    def evaluate(self, policy: Policy, run: Run | None = None, state: TrainerState | None = None) -> Evaluation:
+        """Let a policy answer the questions greedily, and grade the answers.
 
-    def score() -> dict[str, Values]:
-        return guard.excluding_faults(guard.score(rewards, rollout)) if rewards else {}
+        If the judge needs gold answers and a question has none, there is no accuracy.
 
-    return by_first_process(score, run.at_once() if run else None)
+        Args:
+            run: while it trains, a signal makes all processes raise GivenUp.
+            state: the trainer's, of which rewards see the step; None: before training.
+        """
+        start, task = time.perf_counter(), self.task
+        rows, check = self.rows.to_list(), run.check if run else lambda: None
+        questions = [row["prompt"] for row in rows]
+        completions = policy.answer(questions, check)
+        samples = policy.sample(questions, self.samples, check) if self.samples > 1 else []
+        texts, ids = [one.text for one in completions], [one.ids for one in completions]
+        ungraded = [
+            Answer(
+                row["question"],
+                row["answer"],
+                given.text,
+                truncated=given.truncated,
+                tokens=given.tokens,
+                row={key: value for key, value in row.items() if key not in ("prompt", "question", "answer")},
+                samples=[drawn.text for drawn in samples[index]] if samples else None,
+            )
+            for index, (row, given) in enumerate(zip(rows, completions, strict=True))
+        ]
+        answers, error = graded(ungraded, rows, task, run)
+        notes: dict[str, Any] = {"judge": task.judge_name} if task.judge else {}
+        if error:
+            notes["judge_error"] = error
+            say(f"note: {error}; this evaluation has no accuracy")
+        scores = self._scores(Rollout.of_texts(rows, texts, ids, task.prompt.chat, state), run)
+        answers = with_rewards(answers, scores, self.weights)
+        task.forget()
+        return Evaluation({**summarize(answers), **notes, "seconds": round(time.perf_counter() - start, 2)}, answers)
+
+    def _scores(self, rollout: Rollout, run: Run | None) -> dict[str, Values]:
+        """Score completions with the rewards that apply to them, in the first process only: rewards may be slow."""
+        rewards = self.rewards
+        if any(row["answer"] is None for row in rollout.rows):
+            rewards = {name: one for name, one in rewards.items() if not registry.needs_answer(one, self.task)}
+
+        def score() -> dict[str, Values]:
+            return guard.excluding_faults(guard.score(rewards, rollout)) if rewards else {}
+
+        return by_first_process(score, run.at_once() if run else None)
 
 
 def graded(
@@ -181,7 +180,7 @@ def with_rewards(
     return known
 
 
-# --- Saving and printing ------------------------------------------------------------------------------------------
+# --- Saving -------------------------------------------------------------------------------------------------------
 
 
 def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:
@@ -191,31 +190,3 @@ def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> N
     summary.unlink(missing_ok=True)
     jsonfiles.write_lines(completions, (answer.to_json() for answer in evaluation.answers))
     jsonfiles.write_json(summary, evaluation.summary | {"step": step})
-
-
-def print_answers(when: str, answers: Sequence[Answer], pattern: str = "xml") -> None:
-    """Print the first held-out questions, always the same, with their greedy completions."""
-    for one in answers[:2]:
-        title, notes = f"a held-out question, {when}", list(filter(None, [one.verdict]))
-        show_answer(title, one.question, one.completion, one.how_read(pattern), one.answer, notes)
-
-
-def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
-    """Print the summary `only`, or `before` and `after` with their comparison."""
-    last = list(summaries.values())[-1]
-    meant = [f"{one.words}: {text}" for one in of_summaries([last]) if (text := one.meaning(last))]
-    caption = "; ".join(meant) or "no accuracy"
-    title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
-    table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
-    for heading in ["", *(HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, cells in table_rows(summaries, comparison or {}).values():
-        values = [f"{value} ({interval.replace(' to ', '-')})" if interval else value for value, interval in cells[:2]]
-        table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
-    show(table)
-    if comparison:
-        verdict, _, figures = comparison["sentence"].partition(": ")
-        show(for_rich(f"{verdict}."), style="bold")
-        show(for_rich(figures[:1].upper() + figures[1:]))
-        for cause in comparison.get("diagnosis", ()):
-            show(for_rich(f"Likely cause: {cause}."))

@@ -2,13 +2,11 @@
 
 import math
 import time
-from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.text import Text
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
@@ -17,10 +15,10 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
-from grpo.core.text import decimals, for_rich, printable, short_name, shorten
+from grpo.core.text import decimals, printable, short_name
 from grpo.report.curves import is_a_rewards_own
+from grpo.results.printing import show_answer
 from grpo.task.given import how_read
-from grpo.task.gold import readable
 from grpo.task.prompts import last_text
 from grpo.task.task import Task
 from rewards import Gold, completion_text
@@ -29,7 +27,6 @@ COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # besides
 ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most
 LINES_BETWEEN = 8  # least number of lines between two samples
-CHARACTERS = 1200  # most characters of a prompt or a completion in a sample
 
 
 class Progress(TrainerCallback):
@@ -154,18 +151,6 @@ def samples_of(prompts: list[Any], advantages: list[float], count: int | None) -
 
 def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else decimals(value, 2)
-
-
-def show_answer(title: str, question: str, text: str, read: str, gold: Gold | None, notes: Sequence[str]) -> None:
-    """Show a completion with its question, `how_read` of its answer, the gold answer and notes."""
-    text = text.strip()
-    question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
-    parts = [f"answer read: {for_rich(shorten(read, 80))}"]
-    if gold is not None:
-        parts.append(f"[green]gold: {for_rich(shorten(readable(gold), 80))}[/green]")
-    notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
-    body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
-    show(Panel(body, title=title, title_align="left"))
 
 
 def replace_progress(trainer: GRPOTrainer, task: Task, perfect: dict[str, float]) -> None:

@@ -13,10 +13,10 @@ one changes:
     _load_optimizer_and_scheduler  training/test_resumed.py::test_a_resumed_optimizer_follows_the_settings
     _save_checkpoint               training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
     _generate_single_turn          training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
-    _determine_best_metric         evaluation/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
-    _init_training_state           evaluation/test_best.py::test_the_best_checkpoint_moves_with_its_run
-    _load_best_model               evaluation/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
-    _finalize_training             evaluation/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
+    _determine_best_metric         training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
+    _init_training_state           training/test_best.py::test_the_best_checkpoint_moves_with_its_run
+    _load_best_model               training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
+    _finalize_training             training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
     _load_rng_state                training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
     _maybe_log_save_evaluate       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
     _tr_loss                       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated

@@ -6,25 +6,24 @@ import functools
 import json
 import math
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
+from trl import GRPOConfig
 
-from grpo.config.configure import configure
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
-from grpo.evaluation.evaluate import Evaluation
+from grpo.evaluation.evaluate import Evaluation, HeldOut
+from grpo.policy.answering import Policy
 from grpo.results.answer import Answer
 from grpo.results.summary import summarize
 from grpo.rewarding.rollout import judge_reward_func
 from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
-from train_grpo import HYPERPARAMETERS
 
 TASK = Task(XML)
 
@@ -67,10 +66,12 @@ def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, m
     assert not (tmp_path / "eval_after.json").exists()  # the old shares never stand beside the new completions
 
 
-def measure(model, tokenizer, questions, task=TASK, bf16=False, rewards=None, **script):
-    config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
-    config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
-    return evaluate.measure(config, model, tokenizer, task, SimpleNamespace(held_out=questions), rewards or {})
+def measure(model, tokenizer, questions, task=TASK, bf16=False, rewards=None, samples=1):
+    args = GRPOConfig("out", use_cpu=True, report_to="none", max_completion_length=40, per_device_eval_batch_size=64)
+    args.bf16 = bf16
+    policy = Policy.in_training(model, tokenizer, args, task.prompt.prefill)
+    rewards = rewards or {}
+    return HeldOut(questions, task, rewards, dict.fromkeys(rewards, 1.0), samples).evaluate(policy)
 
 
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
@@ -121,7 +122,7 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
     task = judged_by(is_even)
     rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
     four = questions.select(range(4))
-    answers = measure(*demo, four, task, rewards=rewards, reward_funcs=[*rewards], eval_num_samples=3).answers
+    answers = measure(*demo, four, task, rewards=rewards, samples=3).answers
     texts = [(one.question, text) for one in answers for text in (one.completion, *one.samples)]
     assert asked == list(dict.fromkeys(texts))  # by accuracy and by the reward together
     for one in answers:
@@ -169,7 +170,7 @@ def test_every_reward_is_recorded_and_changes_neither_random_states_nor_the_scre
 
     four, second = questions.select(range(4)), questions["question"][1]
     rewards = {reward.__name__: reward for reward in (noisy, fails, right)}
-    found, kept = drawn_after(lambda: measure(*demo, four, rewards=rewards, reward_funcs=[*rewards]))
+    found, kept = drawn_after(lambda: measure(*demo, four, rewards=rewards))
     assert kept
     shown = capsys.readouterr().out
     assert "sample of a gist" not in shown and "rewards fail on 1 of 4 answers" in shown
@@ -198,6 +199,6 @@ def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     """Without gold answers the rewards that need them are not scored, and the others are not all."""
     without = questions.select(range(2)).remove_columns("answer").add_column("answer", [None, None])
     rewards = {name: REWARD_FUNCS[name] for name in ("correctness_reward_func", "xmlcount_reward_func")}
-    found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards, reward_funcs=[*rewards])
+    found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards)
     assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
     assert "reward" not in found.summary and [one.reward for one in found.answers] == [None, None]

@@ -97,7 +97,7 @@ def test_a_resumed_run_is_bit_by_bit_the_whole_one():
 
 def test_ctrl_c_beside_it_ends_with_130(monkeypatch, capfd):
     """TRL's start of vLLM seems to make this a process of a launcher, which would end with 143."""
-    monkeypatch.setattr(train_grpo, "measure_before", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(train_grpo.AccuracyCurve, "measure_before", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert train_grpo.main(flags(**RUN)) == 130
     assert "Interrupted by Ctrl-C" in capfd.readouterr().err
 

@@ -14,7 +14,7 @@ from helpers_runs import LEARNS
 
 import train_grpo
 from grpo.core.processes import GivenUp, by_first_process
-from grpo.evaluation import evaluate
+from grpo.evaluation.evaluate import HeldOut
 from grpo.runs import checkpoints
 from grpo.runs.run import Run
 from grpo.training import callbacks
@@ -106,7 +106,7 @@ def test_a_second_signal_ends_at_once_unless_it_is_an_echo(
 
 def interrupted_at(monkeypatch, evaluation):
     """Let this process get SIGTERM in this evaluation of its run, which would take long."""
-    measure, calls = evaluate.measure, []
+    measure, calls = HeldOut.evaluate, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
@@ -115,7 +115,7 @@ def interrupted_at(monkeypatch, evaluation):
             time.sleep(10)
         return measure(*args, **kwargs)
 
-    monkeypatch.setattr(evaluate, "measure", interrupted)
+    monkeypatch.setattr(HeldOut, "evaluate", interrupted)
 
 
 def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkeypatch, capfd):

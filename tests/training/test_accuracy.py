@@ -8,7 +8,7 @@ from helpers_resume import without_clock
 from helpers_runs import LEARNS
 
 import train_grpo
-from grpo.evaluation import evaluate
+from grpo.evaluation.evaluate import HeldOut
 
 FLAGS = {**LEARNS, "max_steps": "4", "eval_samples": "6", "logging_steps": "1"}
 
@@ -30,8 +30,8 @@ def test_the_run_is_that_without_it(tiny_run, monkeypatch):
     """Bit by bit, also with dropout, in a rollout and before one; the curve's ends cost no further evaluation."""
     flags = {**FLAGS, "max_steps": "3", "steps_per_generation": "2", "save_strategy": "no"}
     flags |= {"use_peft": "true", "lora_r": "4", "lora_dropout": "0.5", "learning_rate": "3e-2"}
-    calls, measure = [], evaluate.measure
-    monkeypatch.setattr(evaluate, "measure", lambda *args: calls.append(1) or measure(*args))
+    calls, measure = [], HeldOut.evaluate
+    monkeypatch.setattr(HeldOut, "evaluate", lambda *args: calls.append(1) or measure(*args))
     assert train_grpo.main(tiny_run(**flags, output_dir="without")) == 0
     assert train_grpo.main(tiny_run(**flags, eval_every="1", eval_num_samples="3")) == 0
     assert len(calls) == 2 + 4

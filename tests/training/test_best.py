@@ -18,9 +18,9 @@ import train_grpo
 from grpo import __main__ as tools
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
-from grpo.evaluation import curve
 from grpo.runs import checkpoints
 from grpo.training import callbacks
+from grpo.training.accuracy import AccuracyCurve
 from grpo.training.run_trainer import RunTrainer
 
 BEST = {**LEARNS, "max_steps": "6", "eval_samples": "6", "save_steps": "2", "eval_every": "2", "logging_steps": "1"}
@@ -33,19 +33,19 @@ def scripted(monkeypatch):
     """Let evaluations while training find these values, by step, instead of the accuracy; the rest is real."""
 
     def script(values=VALUES):
-        measure, evaluate = curve.measure, RunTrainer.evaluate
+        measure, evaluate = AccuracyCurve._evaluate, RunTrainer.evaluate
 
-        def measured(config, trainer, data):
-            found = measure(config, trainer, data)
-            if trainer.run.training:
-                found.summary["accuracy_lenient"] = values[trainer.state.global_step]
+        def measured(curve, held_out):
+            found = measure(curve, held_out)
+            if curve.run.training:
+                found.summary["accuracy_lenient"] = values[curve.trainer.state.global_step]
             return found
 
         def evaluated(trainer, *args, **kwargs):
             found = evaluate(trainer, *args, **kwargs)
             return found | {"eval_reward": values[trainer.state.global_step]} if "eval_reward" in found else found
 
-        monkeypatch.setattr(curve, "measure", measured)
+        monkeypatch.setattr(AccuracyCurve, "_evaluate", measured)
         monkeypatch.setattr(RunTrainer, "evaluate", evaluated)
 
     return script

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 import train_grpo
-from grpo.evaluation import before_after
-from grpo.evaluation.evaluate import Evaluation
+from grpo.evaluation.evaluate import Evaluation, HeldOut
 from grpo.results.answer import Answer
 from grpo.results.summary import summarize
 from grpo.task import Task
 from grpo.task.prompts import XML
+from grpo.training.accuracy import AccuracyCurve, saved_evaluation
 
 
 def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
@@ -23,8 +23,8 @@ def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
 
     def saved(text, answers=("2", "3"), samples=1):
         (tmp_path / "completions_before.jsonl").write_text(text)
-        data = SimpleNamespace(held_out={"question": ["1 + 1?", "1 + 2?"], "answer": list(answers)})
-        return before_after._saved(tmp_path, data, samples)
+        rows = {"question": ["1 + 1?", "1 + 2?"], "answer": list(answers)}
+        return saved_evaluation(tmp_path, HeldOut(rows, Task(XML), {}, {}, samples))
 
     assert saved("".join(lines)) == Evaluation({"n": 2}, list(map(Answer.from_json, rows)))
     assert saved(lines[0]) is None and saved("".join(lines)[:-9]) is None  # killed while it was written
@@ -50,7 +50,7 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     trainer = SimpleNamespace(state=state, weights_step=12, task=Task(XML))
     run = SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
-    before_after.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
+    AccuracyCurve.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
     compared = json.loads((tmp_path / "comparison.json").read_text())
     assert compared["step"] == json.loads((tmp_path / "eval_after.json").read_text())["step"] == 12
     assert compared["reward"]["n"] == compared["rewards"]["own"]["n"] == 2 and compared["reward"]["difference"] == 0.75

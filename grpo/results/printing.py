@@ -1,0 +1,57 @@
+"""Print answers, and the summaries of evaluations with their comparison."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.panel import Panel
+from rich.table import Table
+
+from grpo.core.processes import show
+from grpo.core.text import for_rich, shorten
+from grpo.results.answer import Answer
+from grpo.results.measures import of_summaries
+from grpo.results.summary import HEADINGS, table_rows
+from grpo.task.gold import readable
+from rewards import Gold
+
+CHARACTERS = 1200  # most characters of a question or a completion
+
+
+def show_answer(title: str, question: str, text: str, read: str, gold: Gold | None, notes: Sequence[str]) -> None:
+    """Show a completion with its question, `how_read` of its answer, the gold answer and notes."""
+    text = text.strip()
+    question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
+    parts = [f"answer read: {for_rich(shorten(read, 80))}"]
+    if gold is not None:
+        parts.append(f"[green]gold: {for_rich(shorten(readable(gold), 80))}[/green]")
+    notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
+    body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
+    show(Panel(body, title=title, title_align="left"))
+
+
+def print_answers(when: str, answers: Sequence[Answer], pattern: str = "xml") -> None:
+    """Print the first held-out questions, always the same, with their greedy completions."""
+    for one in answers[:2]:
+        title, notes = f"a held-out question, {when}", list(filter(None, [one.verdict]))
+        show_answer(title, one.question, one.completion, one.how_read(pattern), one.answer, notes)
+
+
+def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
+    """Print the summary `only`, or `before` and `after` with their comparison."""
+    last = list(summaries.values())[-1]
+    meant = [f"{one.words}: {text}" for one in of_summaries([last]) if (text := one.meaning(last))]
+    caption = "; ".join(meant) or "no accuracy"
+    title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
+    table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
+    for heading in ["", *(HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, cells in table_rows(summaries, comparison or {}).values():
+        values = [f"{value} ({interval.replace(' to ', '-')})" if interval else value for value, interval in cells[:2]]
+        table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
+    show(table)
+    if comparison:
+        verdict, _, figures = comparison["sentence"].partition(": ")
+        show(for_rich(f"{verdict}."), style="bold")
+        show(for_rich(figures[:1].upper() + figures[1:]))
+        for cause in comparison.get("diagnosis", ()):
+            show(for_rich(f"Likely cause: {cause}."))

@@ -1,0 +1,177 @@
+"""Evaluate a run's policy on held-out questions: before, while and after it trains."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+
+from grpo.core.errors import UserError
+from grpo.core.jsonfiles import read_lines, read_object, write_json
+from grpo.core.processes import GivenUp, is_first_process, say, show
+from grpo.core.text import decimals
+from grpo.data.dataset import Data
+from grpo.evaluation import evaluate
+from grpo.evaluation.evaluate import Evaluation, HeldOut
+from grpo.policy.answering import Policy
+from grpo.results import comparison
+from grpo.results.answer import Answer
+from grpo.results.measures import of_summaries
+from grpo.results.printing import print_answers, print_summaries
+from grpo.rewarding.registry import weights_of
+from grpo.runs.run import Run
+from grpo.training import causes
+from lean_grpo import sharding
+
+
+class AccuracyCurve(TrainerCallback):
+    """Evaluate the policy before and after training, and every `eval_every` optimizer steps.
+
+    If one of its measures chooses the best checkpoint, it is measured wherever TRL's evaluation would be. Without
+    held-out questions (eval_samples 0) there is no evaluation.
+
+    It restores the random states, so that it does not change the weights. A signal ends an evaluation, which the
+    resumed run repeats.
+
+    Attributes:
+        before: the evaluation before training, or None without held-out questions.
+        after: the evaluation after the last step, or None before it.
+    """
+
+    def __init__(self, run: Run, trainer: Any, data: Data) -> None:
+        script = run.config.script
+        self.run, self.trainer, self.every = run, trainer, script.eval_every or 0
+        weights = weights_of(run.config, trainer.rewards)
+        self.held_out = HeldOut(data.held_out, trainer.task, trainer.rewards, weights, script.eval_num_samples)
+        self.before: Evaluation | None = None
+        self.after: Evaluation | None = None
+        self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
+        self._summary: dict[str, Any] = {}  # of the last evaluation of this session
+
+    def measure_before(self) -> None:
+        """Evaluate the policy before training, save and print its answers, and prepare evaluations with `eval_every`.
+
+        A resumed run reuses its first evaluation unless a relevant setting has changed.
+        """
+        config, trainer = self.run.config, self.trainer
+        if not len(self.held_out.rows):
+            return
+        checkpoint = config.training.resume_from_checkpoint
+        saved = None
+        if checkpoint and not config.resumed_with:
+            saved = saved_evaluation(Path(checkpoint).parent, self.held_out)
+        before: Evaluation | None = broadcast_object_list([saved])[0]  # the first process': all must do the same
+        if before is None:
+            before = self._evaluate(self.held_out)
+        else:
+            say("Evaluation before training: reused from the start of the run")
+        if is_first_process():
+            evaluate.save(self.run.output, "before", before)
+            print_answers("before training", before.answers, trainer.task.prompt.pattern)
+        self.before = before
+        if metric := config.own_metric:
+            if before.summary.get(metric) is None:
+                reason = before.summary.get("judge_error") or "no held-out answer has a value"
+                raise UserError(f"metric_for_best_model: {metric} is not measured ({reason}); use another")
+            trainer.own_metric, trainer.trl_evaluates = self._own_metric, config.trl_evaluates
+        if self.every or config.own_metric:
+            trainer.add_callback(self)
+
+    def measure_after(self) -> None:
+        """Evaluate the weights that are saved, compare them with those before question by question, print both."""
+        run, trainer, before = self.run, self.trainer, self.before
+        if before is None:
+            return
+        run.end_for_signal()
+        step = trainer.weights_step
+        last = self.after if step == trainer.state.global_step else None
+        after = last or self._evaluate(self.held_out)
+        if is_first_process():
+            evaluate.save(run.output, "after", after, step)
+            error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
+            compared = comparison.compare(before.answers, after.answers, error)
+            needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
+            reasons = causes.explain(trainer.state, before.answers, after.answers, compared) if needed else []
+            compared |= {"step": step, "diagnosis": reasons}
+            write_json(run.output / "comparison.json", compared)
+            print_answers("after training", after.answers, trainer.task.prompt.pattern)
+            print_summaries({"before": before.summary, "after": after.summary}, compared)
+
+    def _evaluate(self, held_out: HeldOut) -> Evaluation:
+        """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
+        trainer, task = self.trainer, held_out.task
+        with self.run.may_give_up("this evaluation"), sharding.whole(trainer) as model:
+            policy = Policy.in_training(model, trainer.processing_class, trainer.args, task.prompt.prefill)
+            return held_out.evaluate(policy, self.run, trainer.state)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        kept: Any = state.stateful_callbacks
+        self._measured = kept.setdefault("accuracy_curve", self._measured)
+        if self.before and state.global_step == 0:
+            self._log(self.before.summary)
+        elif self._is_due(state) and self._measured["step"] < state.global_step:
+            self._measure()  # stopped before this evaluation
+            if not self.trainer.trl_evaluates:
+                self.trainer.consider_checkpoint()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._is_due(state):
+            self._measure()
+
+    def _own_metric(self) -> dict[str, float]:
+        """Return the measure of this step that chooses the best checkpoint. Raise GivenUp for a signal."""
+        if not self._summary or self._measured["step"] < self.trainer.state.global_step:
+            self._measure()
+        if self._measured["step"] < self.trainer.state.global_step:
+            raise GivenUp
+        metric = self.run.config.own_metric
+        return {f"eval_{metric}": self._summary[metric]} if metric in self._summary else {}
+
+    def _is_due(self, state: Any) -> bool:
+        if not self.every:
+            return False
+        return state.global_step % self.every == 0 or state.global_step >= state.max_steps
+
+    def _measure(self) -> None:
+        state = self.trainer.state
+        ends = state.global_step >= state.max_steps
+        held_out = self.held_out if ends else dataclasses.replace(self.held_out, samples=1)  # greedy answers alone
+        with contextlib.suppress(GivenUp):
+            self.run.check_all()
+            evaluation = self._evaluate(held_out)
+            self.after, self._summary = evaluation if ends else None, evaluation.summary
+            self._log(evaluation.summary)
+
+    def _log(self, summary: dict[str, Any]) -> None:
+        """Log and print the summary for the current step."""
+        trainer = self.trainer
+        step = self._measured["step"] = trainer.state.global_step
+        logs = {f"eval/{key}": value for key, value in summary.items() if not isinstance(value, str)}
+        logs["time/evaluation"] = logs.pop("eval/seconds")
+        due = trainer.control.should_log
+        # not TRL's log, which would add training metrics of an incomplete step
+        Trainer.log(trainer, logs)
+        trainer.control.should_log = due
+        parts = []
+        for measure in [measure for measure in of_summaries([summary]) if measure.curve]:
+            value = decimals(measure.factor * summary[measure.key], measure.places)
+            if measure.is_share:
+                low, high = (100 * summary[f"{measure.key}{end}"] for end in ("_low", "_high"))
+                value += f" % ({low:.0f}-{high:.0f})"
+            parts.append(f"{measure.words} {value}")
+        if trainer.is_world_process_zero():
+            show(f"step {step}, held-out questions: {', '.join(parts)}")
+
+
+def saved_evaluation(directory: Path, held_out: HeldOut) -> Evaluation | None:
+    """Load a run's evaluation before training if it has the same held-out questions and number of samples."""
+    try:
+        summary = read_object(directory / "eval_before.json")
+        answers = list(map(Answer.from_json, read_lines(directory / "completions_before.jsonl")))
+    except UserError:  # a broken file: measure again
+        return None
+    wanted = list(zip(held_out.rows["question"], held_out.rows["answer"], strict=True))
+    asked = [(one.question, one.answer) for one in answers]
+    return Evaluation(summary, answers) if asked == wanted and summary.get("k", 1) == held_out.samples else None
