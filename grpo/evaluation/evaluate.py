@@ -94,7 +94,7 @@ class HeldOut:
         if error:
             notes["judge_error"] = error
             say(f"note: {error}; this evaluation has no accuracy")
-        scores = self._scores(Rollout.of_texts(rows, texts, ids, task.prompt.chat, state), run)
+        scores = self._scores(Rollout.of_texts(rows, texts, task.prompt.chat, ids, state), run)
         answers = with_rewards(answers, scores, self.weights)
         task.forget()
         return Evaluation({**summarize(answers), **notes, "seconds": round(time.perf_counter() - start, 2)}, answers)
@@ -126,7 +126,7 @@ def graded(
         with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
             for answer, row in zip(answers, rows, strict=True):
                 texts = [answer.completion, *(answer.samples or [])]
-                rollout = Rollout.of_texts([row] * len(texts), texts, [[]] * len(texts), task.prompt.chat)
+                rollout = Rollout.of_texts([row] * len(texts), texts, task.prompt.chat)
                 judged.append([])
                 for verdict in verdicts(task, rollout):
                     if isinstance(verdict, Fault):

@@ -21,8 +21,7 @@ def about_judge(plan: Plan) -> Iterator[Check]:
     if task.judge is None:
         return
     texts = perturbed("", row.get("answer"), task, plan.data.wrong_answer)
-    count = len(texts)
-    rollout = Rollout.of_texts([row] * count, list(texts.values()), [[]] * count, task.prompt.chat)
+    rollout = Rollout.of_texts([row] * len(texts), list(texts.values()), task.prompt.chat)
     given = dict(zip(texts, verdicts(task, rollout), strict=True))
     if fault := next((verdict for verdict in given.values() if isinstance(verdict, Fault)), None):
         yield Check("error", "judge", str(fault), "fix it: it gets a completion's text and its row, a dictionary")

@@ -62,7 +62,7 @@ def rewritten(reasoning: str, row: Mapping[str, Any], task: Task) -> str | None:
     """Make a right completion whose answer differs from the gold answer in its characters; None if it is not right."""
     for answer in alternatives(row["answer"])[:1]:
         text = task.perfect(reasoning, rewritten_json(answer) or f"{answer}.")
-        if next(verdicts(task, Rollout.of_texts([row], [text], [[]], task.prompt.chat))) is True:
+        if next(verdicts(task, Rollout.of_texts([row], [text], task.prompt.chat))) is True:
             return text
     return None  # also if the user's judge fails, which about_judge reports
 
@@ -90,7 +90,7 @@ def try_rewards(
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]
     decoded = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in ids]
     texts = dict(zip(texts, decoded, strict=True))
-    rollout = Rollout.of_texts([rows.get(kind, row) for kind in texts], decoded, ids, task.prompt.chat)
+    rollout = Rollout.of_texts([rows.get(kind, row) for kind in texts], decoded, task.prompt.chat, ids)
     scores = score({name: _impatient(reward) for name, reward in rewards.items()}, rollout)
     tried = {name: dict(zip(texts, values, strict=True)) for name, values in scores.items()}
     exact = [name for name, values in tried.items() if wants_every_character(values)]

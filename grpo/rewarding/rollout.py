@@ -60,20 +60,21 @@ class Rollout:
         cls,
         rows: Sequence[Mapping[str, Any]],
         texts: Sequence[str],
-        ids: Sequence[Sequence[int]],
         chat: bool,
-        step: TrainerState | None = None,
+        ids: Sequence[Sequence[int]] | None = None,
+        state: TrainerState | None = None,
     ) -> "Rollout":
         """Make a rollout outside of training.
 
         Args:
             chat: True if completions are messages.
-            step: the trainer's state, of which rewards see the step; None: before training.
+            ids: None where nobody reads them.
+            state: the trainer's, of which rewards see the step; None: before training.
         """
         completions: list[Completion] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
         # without what callbacks and rewards keep in it, which an evaluation must not change
-        state = TrainerState(global_step=step.global_step, max_steps=step.max_steps) if step else TrainerState()
-        return cls(rows, completions, ids, {"trainer_state": state, **SILENT})
+        shown = TrainerState(global_step=state.global_step, max_steps=state.max_steps) if state else TrainerState()
+        return cls(rows, completions, ids or [[]] * len(rows), {"trainer_state": shown, **SILENT})
 
     @classmethod
     def of_arguments(

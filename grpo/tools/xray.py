@@ -123,7 +123,7 @@ def score(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_fil
         row |= {"question": one.question} if one.question else {}
         data.append(row | {"prompt": task.ask(str(row.get("question", "")))})
     texts = [one.completion for one in answers]
-    rollout = Rollout.of_texts(data, texts, [[]] * len(texts), task.prompt.chat)
+    rollout = Rollout.of_texts(data, texts, task.prompt.chat)
     scores = guard.excluding_faults(guard.score(rewards, rollout))
     return with_rewards(answers, scores, dict.fromkeys(scores, 1.0))
 

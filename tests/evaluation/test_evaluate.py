@@ -14,6 +14,7 @@ from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
+import exact_answers
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, HeldOut
@@ -132,6 +133,18 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
         # the built-in rule chooses the majority's answer, and the judge says if it is right
         chosen = evaluate.majority([TASK.answer(text) for text in one.samples])
         assert one.majority_right == one.samples_right[chosen]
+
+
+def test_the_lenient_rule_is_asked_once_a_completion(demo, questions, monkeypatch):
+    """By accuracy, by the grade and by the reward together."""
+    asked = []
+    monkeypatch.setattr("grpo.task.task.grade", lambda *of: asked.append(of) or exact_answers.grade(*of))
+    task = Task(XML)
+    rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
+    four = questions.select(range(4))
+    answers = measure(*demo, four, task, rewards=rewards, samples=2).answers
+    texts = [(text, one.answer, "xml") for one in answers for text in (one.completion, *one.samples)]
+    assert asked == list(dict.fromkeys(texts)) and all(one.why for one in answers)
 
 
 # --- Rewards

@@ -60,6 +60,15 @@ def test_penalties_are_known_by_their_functions_whatever_they_are_called():
     assert registry.penalties(rewards) == set(list(rewards)[:3])
 
 
+def test_a_reward_of_ones_own_says_that_it_is_a_penalty():
+    def too_long(completions, *, scale=1.0, **kwargs):
+        return [-scale * len(text) for text in completions]
+
+    too_long.is_penalty = True
+    rewards = chosen("too_long", "int_reward_func", args={"too_long": {"scale": 2}}, functions={"too_long": too_long})
+    assert registry.penalties(rewards) == {"too_long"}
+
+
 @pytest.mark.parametrize("key", ["my_rewards.my_reward", "my_reward"])
 def test_a_reward_of_ones_own_takes_parameters_and_keeps_its_name(key):
     rewards = chosen("int_reward_func", "my_rewards.my_reward", args={key: {"scale": 2}})

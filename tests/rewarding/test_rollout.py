@@ -19,7 +19,7 @@ ROWS = [{"prompt": "1 + 1?", "question": "1 + 1?", "level": 1}, {"prompt": "2?",
 
 
 def two(chat=False):
-    return Rollout.of_texts(ROWS, ["a", "b"], [[1], [2, 3]], chat)
+    return Rollout.of_texts(ROWS, ["a", "b"], chat, [[1], [2, 3]])
 
 
 # --- Rows and columns
@@ -32,7 +32,7 @@ def test_columns_and_rows_are_two_views_of_one_rollout(chat):
     assert columns["completions"][1] == ([{"role": "assistant", "content": "b"}] if chat else "b")
     assert columns["completion_ids"] == [[1], [2, 3]]
     again = Rollout.of_arguments(**columns)
-    assert again == two(chat).__class__(ROWS, columns["completions"], [[1], [2, 3]], again.shared)
+    assert again == Rollout(ROWS, columns["completions"], [[1], [2, 3]], again.shared)
     assert again.shared.keys() == two().shared.keys() and again.texts == ["a", "b"]
     (second,) = list(again.each())[1:]
     assert second.rows == ROWS[1:] and second.ids == [[2, 3]] and second.texts == ["b"]
@@ -50,7 +50,7 @@ def test_rewards_get_in_evaluations_what_trl_gives_them(tiny_model, tmp_path):
     trained(GRPOTrainer, tiny_model, tmp_path, reward=curious, prompts=chats, columns={"level": list(range(8))})
     rollout = Rollout.of_arguments(**passed)
     assert rollout.rows[0].keys() == {"prompt", "level"}
-    texts = Rollout.of_texts(rollout.rows, rollout.texts, rollout.ids, chat=True).columns()
+    texts = Rollout.of_texts(rollout.rows, rollout.texts, chat=True, ids=rollout.ids).columns()
     shared = {"trainer_state", "log_extra", "log_metric"}
     assert {key: texts[key] for key in texts.keys() - shared} == {key: passed[key] for key in passed.keys() - shared}
     assert shared <= texts.keys()
@@ -58,7 +58,7 @@ def test_rewards_get_in_evaluations_what_trl_gives_them(tiny_model, tmp_path):
 
 def test_an_evaluation_shows_rewards_the_step_and_nothing_to_change():
     state = SimpleNamespace(global_step=7, max_steps=9, stateful_callbacks={"mine": 1})
-    shown = Rollout.of_texts(ROWS, ["a", "b"], [[], []], False, state).columns()["trainer_state"]
+    shown = Rollout.of_texts(ROWS, ["a", "b"], False, state=state).columns()["trainer_state"]
     assert (shown.global_step, shown.max_steps, shown.stateful_callbacks) == (7, 9, {})
 
 
@@ -113,7 +113,7 @@ def test_a_judges_failure_is_worded_like_a_rewards():
 
 def test_the_lenient_rule_has_no_verdict_without_a_gold_answer():
     rows = [{"prompt": "?", "answer": gold} for gold in ("7", None)]
-    assert list(verdicts(Task(XML), Rollout.of_texts(rows, ["It is 7."] * 2, [[]] * 2, False))) == [True, None]
+    assert list(verdicts(Task(XML), Rollout.of_texts(rows, ["It is 7."] * 2, False))) == [True, None]
 
 
 def test_a_row_with_a_fault_has_no_value_from_any_reward(capsys):
