@@ -85,7 +85,7 @@ class Task:
             WrongResult: the user's judge does not return a boolean. Its own exceptions pass through.
         """
         if self.judge is None:
-            judged = self.judged(text, row)
+            judged = self._by_lenient_rule(text, row)
             return judged is not None and judged.right
         key = text, json.dumps(row, sort_keys=True, default=repr)
         if key not in self._verdicts:
@@ -95,7 +95,7 @@ class Task:
             self._verdicts[key] = bool(verdict)
         return self._verdicts[key]
 
-    def judged(self, text: str, row: Mapping[str, Any]) -> Verdict | None:
+    def _by_lenient_rule(self, text: str, row: Mapping[str, Any]) -> Verdict | None:
         """Return the lenient rule's verdict on the first right alternative, else on the first one; None without."""
         golds = alternatives(row.get("answer"))
         key = text, self.prompt.pattern, tuple(golds)
@@ -117,7 +117,7 @@ class Task:
         strict_format, soft_format = has_strict_format(text, template), has_soft_format(text, template)
         exact = strict_format if self.judge else is_gold(read, row["answer"])
         strict = None if lenient is None else lenient and exact
-        verdict = None if lenient is None or self.judge else self.judged(text, row)
+        verdict = None if lenient is None or self.judge else self._by_lenient_rule(text, row)
         has = self.has_format
         graded = Grade(read, strict_format if has else None, soft_format if has else None, strict, lenient)
         return graded._replace(judged=verdict.read, why=verdict.why) if verdict else graded
