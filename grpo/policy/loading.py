@@ -112,7 +112,7 @@ def _load_policy(config: Config, trainable: bool) -> Any:
     base, quantization = source["pretrained_model_name_or_path"], get_quantization_config(model)
     options: dict[str, Any] = {
         "dtype": model.dtype,
-        "attn_implementation": runs_on(config),
+        "attn_implementation": own_attention(config),
         "quantization_config": quantization,
         **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
@@ -145,7 +145,7 @@ def _load_policy(config: Config, trainable: bool) -> Any:
     return policy
 
 
-def runs_on(config: Config) -> str:
+def own_attention(config: Config) -> str:
     """Return the model's own attention: sdpa if FlashAttention 2 computes packs (lean_grpo/attention.py).
 
     For each sampled token, transformers' FlashAttention would unpad the whole cache in every layer.

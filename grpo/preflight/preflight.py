@@ -12,7 +12,7 @@ from grpo.core.processes import is_first_process, say
 from grpo.core.text import for_rich, shorten
 from grpo.preflight import data_checks, model_checks, reward_checks, run_checks
 from grpo.preflight.plan import Plan
-from grpo.preflight.reward_trial import listing, matrix
+from grpo.preflight.reward_trial import completions_table, rewards_table
 from grpo.rewarding.registry import refuse_columns_like_parameters
 from grpo.task.gold import readable
 
@@ -37,9 +37,9 @@ def check(plan: Plan) -> dict[str, float]:
         if plan.trial.values:
             # rich would wrap the table's title at the table's width
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
-            Console().print("", title, matrix(plan.trial), "", sep="\n")
+            Console().print("", title, rewards_table(plan.trial), "", sep="\n")
             if dry_run:
-                Console().print(listing(plan.trial.texts), "", sep="\n")
+                Console().print(completions_table(plan.trial.texts), "", sep="\n")
         print_example(plan.prompt(), readable(plan.first_row["answer"]))
     stop_at_errors(checks)
     if dry_run:

@@ -142,7 +142,7 @@ def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, 
     return {kind: registry.weighted_sum(values, trial.weights) for kind, values in columns.items()}
 
 
-def matrix(trial: Trial) -> Table:
+def rewards_table(trial: Trial) -> Table:
     """Build preflight's table: a row for each reward and the weighted sum, a column for each test completion."""
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
@@ -157,7 +157,7 @@ def matrix(trial: Trial) -> Table:
     return table
 
 
-def listing(texts: Mapping[str, str]) -> Table:
+def completions_table(texts: Mapping[str, str]) -> Table:
     """List the test completions with line breaks: the first one in full, only the ends of other long ones."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

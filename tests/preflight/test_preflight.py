@@ -87,7 +87,7 @@ def test_a_run_shows_the_routine_checks_only_if_something_is_wrong(table):
     assert preflight.folded(shown[:-1]) == shown[:-1]
 
 
-def test_a_new_check_is_one_function_in_its_place(table, monkeypatch):
+def test_a_new_check_is_one_function_in_its_place(table, tiny_run, monkeypatch, capsys):
     before = list(table())
     monkeypatch.setattr(data_checks, "CHECKS", copy.deepcopy(data_checks.CHECKS))
 
@@ -99,6 +99,10 @@ def test_a_new_check_is_one_function_in_its_place(table, monkeypatch):
     assert after["long questions"].finding == "30 are short"
     place = before.index("completion length") + 1  # the last of the data's
     assert list(after) == [*before[:place], "long questions", *before[place:]]
+    assert train_grpo.main(tiny_run(dry_run="true")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [name for name in after for line in lines if re.match(rf"(ok|warning) +{re.escape(name)} ", line)]
+    assert shown[shown.index("long questions") - 1 :][:3] == ["completion length", "long questions", "all rewards"]
 
 
 def adds_its_end(tokenizer):

@@ -10,7 +10,7 @@ from trl.rewards import get_repetition_penalty_reward
 
 from examples import more_rewards
 from grpo.preflight import reward_checks
-from grpo.preflight.reward_trial import Trial, listing, matrix, perturbed, weighted_sum
+from grpo.preflight.reward_trial import Trial, completions_table, perturbed, rewards_table, weighted_sum
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
@@ -45,7 +45,7 @@ def test_the_matrix_has_every_reward_and_their_sum(capsys):
         return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
 
     rewards = {**FIVE, "sometimes": sometimes}
-    Console(width=80).print(matrix(planned(rewards, int_reward_func=0.5).trial))
+    Console(width=80).print(rewards_table(planned(rewards, int_reward_func=0.5).trial))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["correctness", "2", "0", "0", "2", "0"] in rows
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
@@ -161,7 +161,7 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
 
 def test_the_test_completions_are_shown_within_80_columns(capsys):
     texts = perturbed("It takes [bold] steps. " * 9, "2007-04-13", TASK)
-    Console(width=80).print(listing(texts))
+    Console(width=80).print(completions_table(texts))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80 and "(no text)" in shown
     first, _, others = "".join(shown.split()).partition("wronganswer")
