@@ -1,5 +1,6 @@
 """The table of cases, the tables of words, and solutions of GSM8K: what is right is right, what is not is wrong."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_the_cases(gold):
 def test_a_text_that_is_cut_anywhere_is_graded():
     """A model writes half of anything, and a limit cuts it; `is_right` raises nothing."""
     texts = [text for _, text, *_ in CASES]
-    for text, other in zip(texts, texts[1:], strict=False):
+    for text, other in itertools.pairwise(texts):
         middle = len(text) // 2
         for cut in (text[middle:], text[:middle], f"? {text} is {other[:middle]}", f"? {text}. {other[middle:]}="):
             assert is_right(cut, "no such answer") is False or cut in ("", "no such answer")
