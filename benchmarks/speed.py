@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py step                    the training step on made-up rollouts
     python benchmarks/speed.py sampling                a rollout by our sampler and by TRL's `generate`
+    python benchmarks/speed.py loop                    optimizer steps with their rollouts, of made-up lengths
     python benchmarks/speed.py run --config demo       a whole run of train_grpo.py, with its start and evaluations
 
 On a CPU seconds are those of processor time, summed over threads, which other programs hardly change; on a GPU they
@@ -17,6 +18,8 @@ step       rollouts of completions in groups of 8: lengths lognormal around 200 
            step's norm. Each side has a process of its own
 sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
            sides draw other lengths: compare tokens a second. On a GPU ours has a second row, without CUDA graphs
+loop       the sides one after the other, each in a process of its own. Lengths as in sampling. Without the first step,
+           which warms up; its length decides what buffers and packs there are, so take several steps
 run        three runs with the flags that you give: as they are, with TRL's step and `generate`, with TRL's `generate`
            alone. Its phases are seconds of the clock, the whole run also processor time
 """
@@ -263,14 +266,17 @@ def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -
     }
 
 
+def in_own_process(measure: Any, *args: Any) -> dict[str, float]:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # raises if it is killed
+        found: dict[str, float] = pool.submit(measure, *args).result()
+    return found
+
+
 def step(given: argparse.Namespace) -> None:
     rows = []
     for live in given.live:
         for seed in given.seeds:
-            found = {}
-            for side in TRAINERS:
-                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # raises if it is killed
-                    found[side] = pool.submit(measure_step, side, live, seed, given).result()
+            found = {side: in_own_process(measure_step, side, live, seed, given) for side in TRAINERS}
             for side, one in found.items():
                 seconds, ratio = one["seconds"], found["stock"]["seconds"] / one["seconds"]
                 cells = [f"{seconds:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}"]
@@ -335,6 +341,50 @@ def sampling(given: argparse.Namespace) -> None:
         for side, rate in rates.items()
     ]
     print_table([Path(given.model).name, "seconds a rollout", "mean length", "tokens a second", "ratio"], rows)
+
+
+# --- The loop: a rollout, then its optimizer step
+
+
+def measure_loop(side: str, given: argparse.Namespace) -> dict[str, float]:
+    """Sample and train, in a process of its own."""
+    before = peak_bytes()
+    model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
+    end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
+    rows = [{"prompt": f"{n}:" + " pears" * 40} for n in range(given.completions // GROUP * given.steps)]
+    trainer = trainer_of(
+        side, model, tokenizer, rows, lambda completion_ids, **_: [float(sum(ids) % 997) for ids in completion_ids],
+        per_device_train_batch_size=given.micro_batch, max_completion_length=given.max_completion_length,
+        gradient_accumulation_steps=given.completions // given.micro_batch, max_steps=given.steps,
+        bf16=given.dtype == "bfloat16", num_generations=GROUP,
+    )  # fmt: skip
+    sample, sampled, tokens = trainer._generate_single_turn, [], []
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = clock()
+        completions, *rest = sample(*args, **kwargs)
+        sampled.append(clock() - start)
+        tokens.append(sum(map(len, completions)))
+        return completions, *rest
+
+    trainer._generate_single_turn = timed
+    seconds = Seconds()
+    trainer.add_callback(seconds)
+    trainer.train()
+    return {
+        "seconds a step": fmean(seconds.found[1:]),
+        "sampling": fmean(sampled[1:]),
+        "the rest": fmean(seconds.found[1:]) - fmean(sampled[1:]),
+        "mean length": fmean(tokens[1:]) / given.completions,
+        "tokens sampled a second": sum(tokens[1:]) / sum(sampled[1:]),
+        "memory, MB": (peak_bytes() - before) / 2**20,
+    }
+
+
+def loop(given: argparse.Namespace) -> None:
+    found = {side: in_own_process(measure_loop, side, given) for side in TRAINERS}
+    keys = list(found["stock"])
+    print_table([given.model, *keys], [[side, *(f"{one[key]:,.4g}" for key in keys)] for side, one in found.items()])
 
 
 # --- A whole run
@@ -416,6 +466,14 @@ def main() -> None:
     options.add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
     options.add_argument("--max_completion_length", type=int, default=400)
     options.add_argument("--rounds", type=int, default=3, help="rollouts of each side that are timed")
+    options = commands.add_parser("loop")
+    options.add_argument("--model", default="9M", help="as for step")
+    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--completions", type=int, default=64, help="of a rollout")
+    options.add_argument("--micro_batch", type=int, default=16, help="completions that stock computes at once")
+    options.add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
+    options.add_argument("--max_completion_length", type=int, default=400)
+    options.add_argument("--steps", type=int, default=3, help="optimizer steps")
     commands.add_parser("run", help="followed by flags of train_grpo.py")
     given, flags = parser.parse_known_args()
     if given.what == "run":
@@ -423,7 +481,7 @@ def main() -> None:
     if flags:
         parser.error(f"unrecognized arguments: {' '.join(flags)}")
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-    (step if given.what == "step" else sampling)(given)
+    {"step": step, "sampling": sampling, "loop": loop}[given.what](given)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """On a GPU packs have TRL's gradient by both kernels, samples are generate's, and the demo trains.
 
-In about two minutes: python -m pytest -n 0 tests/gpu
+In half a minute: python -m pytest -n 0 tests/gpu
 """
 
 import importlib.util
