@@ -23,7 +23,7 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments
 from grpo.core.text import shorten
-from grpo.rewarding import registry
+from grpo.rewarding.functions import Functions, functions_to_names
 from grpo.runs import directory
 
 # Settings of one data set, dropped if a recipe or a flag names another one
@@ -39,7 +39,7 @@ class Given(NamedTuple):
     settings: dict[str, Any]  # all of them, by name
     origin: dict[str, str]  # setting → script, recipe or flag; the script's come first, in its order
     notes: list[Check]
-    functions: registry.Functions  # functions in HYPERPARAMETERS, by setting and name
+    functions: Functions  # functions in HYPERPARAMETERS, by setting and name
     shipped_data: bool  # True if the data is that of a recipe in recipes/
     recipe: Path | None  # its file
     standalone: bool  # True if nothing of the script but its code is used
@@ -49,7 +49,7 @@ class Given(NamedTuple):
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
     """Merge the settings of all sources; `dataset` replaces `dataset_name`."""
     parser = Parser()
-    script, functions = registry.functions_to_names(hyperparameters)
+    script, functions = functions_to_names(hyperparameters)
     script = {key: str(value) if isinstance(value, Path) else value for key, value in script.items()}
     rows = {IN_MEMORY: dataset}
     if not isinstance(script.get("dataset_name"), str | None):
@@ -81,7 +81,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
-    functions = functions if not standalone else registry.functions_to_names({})[1]
+    functions = functions if not standalone else functions_to_names({})[1]
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
     return Given(
         settings, origin, notes, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"])

@@ -1,4 +1,4 @@
-"""Find functions by name: the rewards of a run, its judge and its `prepare`.
+"""The task of a run and its rewards, by the names and parameters in its settings.
 
 A reward's parameters come after the `*` of its signature. A parameter gets its value from `reward_args`, else from the
 run if it has a value of that name (`parameters_of_run`), else from its default.
@@ -6,20 +6,17 @@ run if it has a value of that name (`parameters_of_run`), else from its default.
 
 import difflib
 import functools
-import importlib.util
 import inspect
 import math
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from exact_answers import extract_answer
 from grpo.core import ROOT
 from grpo.core.checklist import Check
-from grpo.core.errors import UserError, did_you_mean, one_line, users_code
+from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.settings import Config
+from grpo.rewarding.functions import function_of_file, function_of_setting, functions_of_script, logged_name, run_file
 from grpo.rewarding.rollout import judge_reward_func
 from grpo.runs.source import innermost
 from grpo.task import prompts
@@ -29,7 +26,6 @@ from rewards import REWARD_FUNCS, extract_xml_answer
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
-Functions = dict[str, Rewards]  # setting → name → function
 MORE = ROOT / "examples" / "more_rewards.py"
 # Functions of trl.rewards that make a reward. Both are penalties
 MAKERS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")
@@ -42,29 +38,6 @@ def shipped() -> Rewards:
         UserError: the file of the others raises.
     """
     return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **run_file(MORE, "reward_funcs").REWARD_FUNCS}
-
-
-def functions_to_names(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functions]:
-    """Replace the functions in HYPERPARAMETERS (rewards, judge, `prepare`) by names. Return both.
-
-    Raises:
-        UserError: two rewards have the same name.
-    """
-    functions: Functions = {"reward_funcs": {}, "judge": {}, "prepare": {}}
-
-    def name_of(setting: str, item: Any) -> Any:
-        if not callable(item):
-            return item
-        name = logged_name(item)
-        if functions[setting].setdefault(name, item) is not item:
-            raise UserError(f"{setting}: two functions are called {name!r}; rename one of them")
-        return name
-
-    names = {key: name_of(key, hyperparameters[key]) for key in ("judge", "prepare") if key in hyperparameters}
-    if (rewards := hyperparameters.get("reward_funcs")) is not None:
-        listed = rewards if isinstance(rewards, list | tuple) else [rewards]
-        names["reward_funcs"] = [name_of("reward_funcs", reward) for reward in listed]
-    return {**hyperparameters, **names}, functions
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
@@ -92,17 +65,8 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
         script.num_shots,
         config.origin,
     )
-    judge, prepare = (_function_of(config, setting) for setting in ("judge", "prepare"))
+    judge, prepare = (function_of_setting(config, setting) for setting in ("judge", "prepare"))
     return Task(prompt, shots, judge, script.judge or "", prepare, replaced + notes)
-
-
-def _function_of(config: Config, setting: str) -> Callable[..., Any] | None:
-    """Return the function that `judge` or `prepare` names; None if it is unset."""
-    name = getattr(config.script, setting)
-    if not name:
-        return None
-    known = {**_defined(config, [name]), **config.functions[setting]}
-    return known.get(name) or function_of_file(name, setting, config.script.allow_custom_rewards)
 
 
 def load_rewards(config: Config, task: Task) -> Rewards:
@@ -121,20 +85,9 @@ def load_rewards(config: Config, task: Task) -> Rewards:
     if not isinstance(args, Mapping):
         raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
     # a function in HYPERPARAMETERS replaces a shipped one of its name; others of the script do not
-    known = {**_defined(config, script.reward_funcs), **shipped(), **config.functions["reward_funcs"]}
+    known = {**functions_of_script(config, script.reward_funcs), **shipped(), **config.functions["reward_funcs"]}
     follow = parameters_of_run(task, config.completion_limit)
     return rewards_by_name(script.reward_funcs, args, follow, known, script.allow_custom_rewards)
-
-
-def _defined(config: Config, names: Sequence[str]) -> Rewards:
-    """Return the functions of these names that the script defines."""
-    modules = [module for module in sys.modules.values() if getattr(module, "__file__", None) == config.script_file]
-    return {
-        name: function
-        for module in modules
-        for name, function in vars(module).items()
-        if name in names and callable(function) and getattr(innermost(function), "__module__", "") == module.__name__
-    }
 
 
 def parameters_of_run(task: Task, completion_limit: int) -> dict[str, Any]:
@@ -200,47 +153,6 @@ def _where_rewards_are(name: str, known: Sequence[str]) -> str:
     )
 
 
-def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., Any]:
-    """Load `my_file.my_function` from the working directory or this repository. Raise UserError if that fails.
-
-    A file runs again only after a change. Its module has a unique name, so that a `wandb.py` in the working
-    directory does not hide the library.
-    """
-    module_name, _, attribute = name.rpartition(".")
-    if not module_name:
-        raise UserError(f"{setting}: {name!r} is not a function of the script, or of a file (my_file.my_function)")
-    file = f"{module_name.replace('.', '/')}.py"
-    if not allowed:
-        trust = "if you trust it, use --allow_custom_rewards true"
-        raise UserError(f"{setting}: {name!r} runs the code of {file}; {trust}")
-    folder = next((folder for folder in (Path.cwd(), ROOT) if (folder / file).is_file()), None)
-    if folder is None:
-        raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # at the end; for a file that imports one from its own folder
-    module = run_file(folder / file, setting)
-    functions = {key: item for key, item in vars(module).items() if callable(item) and not isinstance(item, type)}
-    if attribute not in functions:
-        hint = did_you_mean(attribute, functions) if functions else ""
-        raise UserError(f"{setting}: {file} has no function {attribute!r}{hint}")
-    return functions[attribute]
-
-
-def run_file(path: Path, setting: str) -> ModuleType:
-    """Run a file and return its module. Raise UserError, named after the setting, for what it raises."""
-    with users_code(f"{setting}: {path}", "; fix it"):
-        return _run_once(path, path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _run_once(path: Path, changed: int) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"own_{path.stem}_{changed}", path)
-    assert spec is not None and spec.loader is not None  # a .py file has both
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _made_by_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
     """Build one of TRL's rewards from its parameters; the overlong punishment uses the run's completion limit."""
     import trl.rewards  # here, since the X-ray does not need TRL
@@ -253,12 +165,6 @@ def _made_by_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any])
         reward = maker(**given)
     reward.is_penalty = True
     return reward
-
-
-def logged_name(reward: RewardFunc) -> str:
-    """Return the name by which TRL logs a reward: the innermost function's, or the class's."""
-    reward = innermost(reward)
-    return getattr(reward, "__name__", type(reward).__name__)
 
 
 def penalties(rewards: Rewards) -> set[str]:

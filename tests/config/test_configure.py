@@ -16,6 +16,7 @@ from grpo.core.errors import UserError
 from grpo.core.settings import SETTINGS, UNSET, ScriptArguments
 from grpo.data import dataset
 from grpo.rewarding import registry
+from grpo.rewarding.functions import functions_to_names
 from grpo.runs.record import started
 
 INLINE = train_grpo.HYPERPARAMETERS
@@ -113,7 +114,7 @@ def mine(completions, **kwargs):
 
 
 def test_the_block_repeats_this_projects_defaults():
-    names, _ = registry.functions_to_names(INLINE)
+    names, _ = functions_to_names(INLINE)
     defaults = Parser().defaults
     ours = {key for key, known in SETTINGS.items() if known.default is not UNSET}
     ours |= {field.name for field in dataclasses.fields(ScriptArguments)} - {"dataset_config"}  # GSM8K's

@@ -1,7 +1,6 @@
 """Names and parameters become reward functions, TRL's and one's own too; a mistake names what is wrong."""
 
 import functools
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 from helpers_runs import ROOT
 from trl.trainer.utils import get_callable_name
 
-import train_grpo
-from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
-from grpo.rewarding.registry import function_of_file, functions_to_names, needing_gold, rewards_by_name, shipped
+from grpo.rewarding.functions import functions_to_names
+from grpo.rewarding.registry import needing_gold, rewards_by_name, shipped
 from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS, THINK_FORMAT
@@ -78,31 +76,6 @@ def test_a_reward_of_ones_own_takes_parameters_and_keeps_its_name(key):
     assert chosen("my_rewards.part", args={"my_reward": {"scale": 3}})["my_reward"](completions=["ab"]) == [6]
     assert chosen("my_rewards.part")["my_reward"](completions=["ab"]) == [4.0]
     assert all(name == get_callable_name(reward) for name, reward in rewards.items())
-
-
-def test_files_in_folders_and_the_examples_are_known_from_any_directory():
-    Path("a_package").mkdir()
-    Path("a_package/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
-    assert chosen("a_package.inner.deep")["deep"](completions=["ab"]) == [1.0]
-    assert chosen("examples.countdown.value")["value"](expression="2 * (3 + 7)") == 20
-
-
-def test_files_beside_the_users_shadow_no_library():
-    Path("statistics.py").write_text("def f(completions, **kwargs): return [3.0]")
-    before = list(sys.path), sys.modules["statistics"]
-    assert chosen("statistics.f")["f"](completions=["a"]) == [3.0]  # not the library, which is imported already
-    assert sys.path[:-1] == before[0] and sys.modules["statistics"] is before[1]
-
-
-def test_a_file_is_run_once_while_it_stays_as_it_is():
-    """Its judge and rewards share what it loads; an edited file is another one."""
-
-    def counted():
-        return function_of_file("my_rewards.counted", "reward_funcs", allowed=True)(completions=["a"])
-
-    assert [counted(), counted()] == [[1.0], [2.0]]
-    os.utime("my_rewards.py", (1, 1))
-    assert counted() == [1.0]
 
 
 TWICE = ["my_rewards.my_reward", "my_rewards.other_name"]
@@ -185,18 +158,6 @@ def test_what_needs_gold_answers_is_found_by_signature():
     assert needing_gold(config, rewards, judged) == needed[:2]
 
 
-def mine(completions, **kwargs):
-    return [0.5] * len(completions)
-
-
-def test_functions_become_names_wherever_hyperparameters_have_them():
-    settings, functions = functions_to_names({"reward_funcs": mine, "judge": mine, "prepare": mine, "x": 1})
-    assert settings == {"reward_funcs": ["mine"], "judge": "mine", "prepare": "mine", "x": 1}
-    assert functions == {key: {"mine": mine} for key in ("reward_funcs", "judge", "prepare")}
-    assert chosen("mine", functions=functions["reward_funcs"]) == {"mine": mine}
-    assert functions_to_names({"reward_funcs": "int_reward_func"})[0] == {"reward_funcs": ["int_reward_func"]}
-
-
 def test_a_function_of_the_scripts_replaces_the_one_of_its_name():
     def int_reward_func(completions, *, template="x", **kwargs):
         return [0.75] * len(completions)
@@ -206,40 +167,6 @@ def test_a_function_of_the_scripts_replaces_the_one_of_its_name():
         0.75
     ]
     assert chosen("int_reward_func")["int_reward_func"](completions=["a"]) == [0.0]
-
-
-def test_a_name_is_also_that_of_a_function_that_the_script_defines():
-    flags = ["--use_cpu", "true", "--report_to", "none", "--judge", "mine", "--prepare", "mine"]
-    flags += ["--reward_funcs", "int_reward_func", "mine"]
-    config = configure(train_grpo.HYPERPARAMETERS, flags, script_file=__file__)
-    task = registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
-    assert task.judge is task.prepare is registry.load_rewards(config, task)["mine"] is mine
-    for name, file in (("mine", train_grpo.__file__), ("shutil", __file__), ("functions_to_names", __file__)):
-        config.script_file, config.script.judge = file, name  # not there, no function, imported
-        with pytest.raises(UserError, match=f"^judge: '{name}' is not a function of the script, or of a file"):
-            registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
-
-
-def test_functions_of_different_settings_may_share_a_name():
-    def check(completions, **kwargs):
-        return [0.0] * len(completions)
-
-    def of_a_row(row):
-        return {"question": "?", "answer": "1"}
-
-    of_a_row.__name__ = "check"
-    given = {"reward_funcs": [check], "judge": lambda text, row: True, "prepare": lambda row: None}
-    for settings in (given, given | {"judge": of_a_row, "prepare": check}):
-        config = configure({**train_grpo.HYPERPARAMETERS, **settings}, ["--use_cpu", "true", "--report_to", "none"])
-        task = registry.make_task(config, {"xml": XML}, [])
-        assert (task.judge, task.prepare) == (settings["judge"], settings["prepare"])
-        assert list(registry.load_rewards(config, task).values()) == [check]
-
-
-def test_two_rewards_of_one_name_are_a_mistake():
-    functions = [lambda completions, **kwargs: [1.0], lambda completions, **kwargs: [2.0]]
-    with pytest.raises(UserError, match="reward_funcs: two functions are called '<lambda>'"):
-        functions_to_names({"reward_funcs": functions})
 
 
 def test_a_parameter_that_the_user_has_bound_stays():
