@@ -56,12 +56,10 @@ def function_of_setting(config: Config, setting: str) -> Callable[..., Any] | No
 
 def functions_of_script(config: Config, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions of these names that the script defines."""
-    modules = [
-        module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == config.script_file
-    ]
     return {
         name: function
-        for module in modules
+        for module in list(sys.modules.values())
+        if getattr(module, "__file__", None) == config.script_file
         for name, function in vars(module).items()
         if name in names and callable(function) and getattr(innermost(function), "__module__", "") == module.__name__
     }
