@@ -10,7 +10,6 @@ from typing import Any
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted, listed, short_name, shorten
-from grpo.data.dataset import Questions
 from grpo.data.remedies import PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
@@ -53,14 +52,20 @@ def about_rows(plan: Plan) -> Iterator[Check]:
         finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
         remedies.append(f"put {mark} in all gold answers, or in none")
     yield warn_if(remedies, "schema", finding, "; ".join(remedies), routine=True)
+
+
+@CHECKS.add
+def about_reserved_columns(plan: Plan) -> Iterator[Check]:
+    """List columns that are dropped because TRL uses their names."""
+    data = plan.data
     if reserved := [name for name in data.reserved if name not in data.media]:
         yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
 
 
 @CHECKS.add_for_training
 def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
-    """Report training rows and optimizer steps."""
-    config, data, rows = plan.config, plan.data, len(plan.data.train)
+    """Report training rows and optimizer steps; the rows must fill a rollout."""
+    config, rows = plan.config, len(plan.data.train)
     steps = config.geometry.steps_per_epoch(rows)
     finding = f"{counted(rows, 'training row')}, {counted(steps, 'optimizer step')} per epoch"
     needed = config.geometry.rollout_prompts
@@ -71,13 +76,25 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
     limit = config.training.max_steps
     steps = limit if limit > 0 else math.ceil(steps * config.training.num_train_epochs)
     yield Check("ok", "this run", counted(steps, "optimizer step"))
+
+
+@CHECKS.add_for_training
+def about_conflicts(plan: TrainingPlan) -> Iterator[Check]:
+    """Warn of training questions with different gold answers."""
+    data = plan.data
     if data.conflicts:
         question, one, other = data.conflicts[0]
         finding = f"{counted(len(data.conflicts), 'training question')} with different gold answers, such as "
         finding += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
         yield Check("warning", "conflicts", finding, "keep the right row of each")
-    finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
-    yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
+
+
+@CHECKS.add_for_training
+def about_overlap(plan: TrainingPlan) -> Iterator[Check]:
+    """Warn of training rows with a held-out question."""
+    overlap = plan.data.overlap
+    finding = f"dropped {counted(overlap, 'training row')} with a held-out question"
+    yield warn_if(overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
 
 
 @CHECKS.add
@@ -176,6 +193,12 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
+
+
+@CHECKS.add
+def about_separators(plan: Plan) -> Iterator[Check]:
+    """Warn of a gold answer with a comma that can be read in two ways."""
+    golds = (one for gold in plan.data.rows["answer"] if gold is not None for one in alternatives(gold))
     if unclear := next((gold for gold in golds if "," in gold and is_ambiguous(gold)), ""):
         finding = f'"{unclear}" is a number with a decimal comma, or a list; both are right'
         remedy = f"write {unclear.replace(',', '.')} or {unclear.replace(',', ', ')} in a `prepare`"
@@ -184,7 +207,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
 
 @CHECKS.add
 def about_prompts(plan: Plan) -> Iterator[Check]:
-    """Report the prompt format, and warn if completions cannot have it."""
+    """Report the prompt format, and warn of plain text that a model may not follow."""
     task, script = plan.task, plan.config.script
     kind = "chat messages" if task.prompt.chat else "plain text"
     by = plan.config.origin.get("prompt_format", "script")
@@ -198,18 +221,41 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding += f", answers as {shown}{f' ({WHOLE})' * (task.prompt.pattern == 'text')}"
     if task.prompt.prefill:
         finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
+    cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
+    remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
+    yield warn_if(cannot, "prompts", finding, remedy, routine=True)
+
+
+@CHECKS.add
+def about_hidden_columns(plan: Plan) -> Iterator[Check]:
+    """Warn of columns that questions usually need and that the prompts do not show."""
+    script = plan.config.script
     if hidden := _hidden_parts(plan):
         finding = f"the prompts do not show the column{'s' * (len(hidden) > 1)} {listed(hidden)}, which questions "
         finding += "usually need"
         remedy = "write a `prepare` that adds them, such as those in examples/rows.py (docs/your-own-task.md)"
-        as_they_are = (script.question_column, script.answer_column, task.prepare) == ("question", "answer", None)
+        columns = script.question_column, script.answer_column
+        as_they_are = columns == ("question", "answer") and plan.task.prepare is None
         if as_they_are and (reader := reader_of(plan.data.rows.column_names, hidden)):
             remedy = f"use {PREPARE.format(reader)}, which adds them"
         yield Check("warning", "prompts", finding, remedy)
-    yield from _about_media(plan.data)
-    cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
-    remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
-    yield warn_if(cannot, "prompts", finding, remedy, routine=True)
+
+
+@CHECKS.add
+def about_media(plan: Plan) -> Iterator[Check]:
+    """Refuse questions about images; warn of images without such questions, and of such questions alone."""
+    data = plan.data
+    finding = f"{counted(len(data.placeholders), 'question')} with {data.placeholders[0]}" if data.placeholders else ""
+    finding += " and " * bool(data.placeholders and data.media) + f"the column {listed(data.media)}" * bool(data.media)
+    finding += ": the model gets text only"
+    remedy = "keep the rows that can be answered without, in a `prepare` (docs/your-own-task.md)"
+    if data.placeholders or data.media:
+        yield Check("error" if data.placeholders and data.media else "warning", "images", finding, remedy)
+
+
+@CHECKS.add
+def about_end_of_prompts(plan: Plan) -> Iterator[Check]:
+    """Refuse prompts that end in the end token."""
     end = str(plan.tokenizer.eos_token)
     if plan.prompt().rstrip().endswith(end):
         finding = f"prompts end in the end token {end!r}, after which a model begins something else"
@@ -218,8 +264,13 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         )
         remedy += "open the assistant's turn (add_generation_prompt)"
         yield Check("error", "end token", finding, remedy)
+
+
+@CHECKS.add
+def about_opened_tags(plan: Plan) -> Iterator[Check]:
+    """Warn of prompts that end in a tag which the format's completions do not have."""
     opened = re.search(r"<\w+>\s*$", plan.prompt())
-    if opened and not task.prompt.prefill:
+    if opened and not plan.task.prompt.prefill:
         finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a format whose completion has it"
         yield Check("warning", "prefilled", finding, remedy)
@@ -238,16 +289,6 @@ def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
         finding = "the tokens of the prompts, or the end token, are not the checkpoint's (an edited or dated chat "
         finding += "template, another tokenizer)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
-
-
-def _about_media(data: Questions) -> Iterator[Check]:
-    """Refuse questions about images; warn of images without such questions, and of such questions alone."""
-    finding = f"{counted(len(data.placeholders), 'question')} with {data.placeholders[0]}" if data.placeholders else ""
-    finding += " and " * bool(data.placeholders and data.media) + f"the column {listed(data.media)}" * bool(data.media)
-    finding += ": the model gets text only"
-    remedy = "keep the rows that can be answered without, in a `prepare` (docs/your-own-task.md)"
-    if data.placeholders or data.media:
-        yield Check("error" if data.placeholders and data.media else "warning", "images", finding, remedy)
 
 
 def _hidden_parts(plan: Plan) -> list[str]:
@@ -276,8 +317,8 @@ def _hidden_parts(plan: Plan) -> list[str]:
 
 
 @CHECKS.add
-def about_lengths(plan: Plan) -> Iterator[Check]:
-    """Compare the lengths of prompts and gold solutions with their limits."""
+def about_prompt_lengths(plan: Plan) -> Iterator[Check]:
+    """Compare the lengths of prompts with their limit."""
     config, data = plan.config, plan.data
     finding = _spread(data.lengths)
     if isinstance(plan, TrainingPlan) and config.script.max_prompt_length:
@@ -286,9 +327,14 @@ def about_lengths(plan: Plan) -> Iterator[Check]:
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
     yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots", routine=True)
-    limit, solutions = config.completion_limit, _solution_lengths(plan)
+
+
+@CHECKS.add
+def about_completion_lengths(plan: Plan) -> Iterator[Check]:
+    """Compare the lengths of gold solutions with the limit of completions."""
+    limit, solutions = plan.config.completion_limit, _solution_lengths(plan)
     long = fmean(length > limit for length in solutions)
-    subject = "gold solutions in the answer format" if any(data.reasoning) else "the answer format alone"
+    subject = "gold solutions in the answer format" if any(plan.data.reasoning) else "the answer format alone"
     subject = subject if plan.task.has_format else "gold answers"
     finding = f"{subject}: {_spread(solutions)}; limit {limit}"
     finding += f"; {100 * long:.0f} % are longer" if long else ""

@@ -33,7 +33,7 @@ def about_end(plan: Plan) -> Iterator[Check]:
 
 @CHECKS.add
 def about_model(plan: Plan) -> Iterator[Check]:
-    """Check the adapter, the vocabulary and the context length. Load no weights."""
+    """Check the model and its adapter. Load no weights."""
     config, peft_config, shape = plan.config, plan.peft_config, plan.shape
     name, trains = config.model.model_name_or_path, isinstance(plan, TrainingPlan)
     if isinstance(shape, Check):
@@ -53,8 +53,26 @@ def about_model(plan: Plan) -> Iterator[Check]:
     attends = _kernel(plan).name if trains and config.script.packed else config.model.attn_implementation
     finding += f"parameters{' are trained' if share else ''}, in {config.model.dtype}, attention {attends}"
     yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
-    yield from _about_vocabulary(plan, shape)
-    needed = _longest_prompt(plan) + config.completion_limit
+
+
+@CHECKS.add
+def about_vocabulary(plan: Plan) -> Iterator[Check]:
+    """Report an error if a prompt or a special token is beyond the model's vocabulary."""
+    if (shape := plan.usable_shape) is None:
+        return
+    tokenizer = plan.tokenizer
+    largest = max(*plan.prompt_ids(), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
+    if largest >= shape.vocabulary > 0:
+        finding = f"the tokenizer has token {largest}, but the model knows only {shape.vocabulary} tokens"
+        yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
+
+
+@CHECKS.add
+def about_context(plan: Plan) -> Iterator[Check]:
+    """Warn if prompt and completion may be longer than the model supports."""
+    if (shape := plan.usable_shape) is None:
+        return
+    needed = _longest_prompt(plan) + plan.config.completion_limit
     if shape.positions and needed > shape.positions:
         finding = f"prompt and completion take up to {needed} tokens, the model was made for {shape.positions}"
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
@@ -70,14 +88,71 @@ def about_quantization(plan: TrainingPlan) -> Iterator[Check]:
 
 
 @CHECKS.add_for_training
-def about_training(plan: TrainingPlan) -> Iterator[Check]:
-    """Check the learning rate, memory and disk."""
-    shape = plan.shape
-    if not isinstance(shape, Check) and not shape.unmatched:
-        longest = _longest_prompt(plan)
-        yield from _about_rate(plan, shape)
-        yield _about_memory(plan, shape, longest, largest_pack(plan, _kernel(plan), longest))
-        yield _about_disk(plan, shape)
+def about_rate(plan: TrainingPlan) -> Iterator[Check]:
+    """Warn of learning rates that are too low: the default with a small model, or at most 1e-5 with an adapter."""
+    if (shape := plan.usable_shape) is None:
+        return
+    rate = plan.config.training.learning_rate
+    by_default = plan.config.origin.get("learning_rate") == "script" and rate == DEFAULT_RATE
+    whole, adapter = next(rates for limit, rates in RATES.items() if shape.parameters < limit)
+    if shape.adapter and 0 < rate <= 1e-5:
+        finding, instead = f"{rate:g} teaches an adapter next to nothing", adapter
+    elif shape.parameters < 0.5e9 and by_default:
+        finding = f"{rate:g}, the default, is for 1.5 billion weights, not {shape.parameters / 1e6:,.1f} million"
+        instead = whole
+    else:
+        return
+    where = "docs/reading-curves.md, Which learning rate"
+    yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
+
+
+@CHECKS.add_for_training
+def about_memory(plan: TrainingPlan) -> Iterator[Check]:
+    """Check that a training step, a rollout and an evaluation fit in memory, with completions as long as allowed."""
+    if (shape := plan.usable_shape) is None:
+        return
+    training, geometry = plan.config.training, plan.config.geometry
+    if not shape.layers:
+        finding = "the model's config.json does not give the sizes of its layers"
+        yield Check("warning", "memory", finding, "watch the first step")
+        return
+    if training.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(training.device)
+        where = torch.cuda.get_device_name(training.device)
+    else:
+        free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
+        where = "this machine"
+    longest = _longest_prompt(plan)
+    pack_tokens = largest_pack(plan, _kernel(plan), longest)
+    per_device = geometry.rollout // geometry.world_size
+    answers = min(training.per_device_eval_batch_size, len(plan.data.held_out))
+    shards = geometry.world_size if sharding.divides_weights(training) else 1
+    parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers, shards)
+    least = memory.least(shape, training, plan.config.model, shards)
+    finding = f"at least {human_bytes(sum(least.values()))} ({_listed(least)}), {human_bytes(sum(parts.values()))} if "
+    more = {part: size for part, size in parts.items() if part not in least}
+    finding += f"completions reach {counted(plan.config.completion_limit, 'token')} ({_listed(more)}), besides Python "
+    finding += f"and its libraries; {human_bytes(free)} free on {where}"
+    remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
+    yield warn_if(sum(parts.values()) > free, "memory", finding, remedy, routine=True)
+
+
+@CHECKS.add_for_training
+def about_disk(plan: TrainingPlan) -> Iterator[Check]:
+    """Check that checkpoints and the model have room on the disk."""
+    if (shape := plan.usable_shape) is None:
+        return
+    training, output = plan.config.training, plan.config.output
+    checkpoint, final = memory.disk(shape, training, plan.config.model)
+    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
+    needed = kept * checkpoint + final
+    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    files = f"{kept} checkpoints of {human_bytes(checkpoint)} and the model" if kept else "the model, no checkpoint"
+    finding = f"about {human_bytes(needed)}: {files}; {human_bytes(free)} free in {existing}"
+    remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
+    status = "error" if free < final + bool(kept) * checkpoint else "warning"
+    yield warn_if(free < needed, "disk", finding, remedy, status, routine=True)
 
 
 def _longest_prompt(plan: Plan) -> int:
@@ -94,31 +169,6 @@ def _kernel(plan: Plan) -> attention.Kernel:
     return attention.kernel(model.attn_implementation or "sdpa", training.device, dtype, plan.model_config)
 
 
-def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
-    """Report an error if a prompt or a special token is beyond the model's vocabulary."""
-    tokenizer = plan.tokenizer
-    largest = max(*plan.prompt_ids(), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
-    if largest >= shape.vocabulary > 0:
-        finding = f"the tokenizer has token {largest}, but the model knows only {shape.vocabulary} tokens"
-        yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
-
-
-def _about_rate(plan: TrainingPlan, shape: memory.Shape) -> Iterator[Check]:
-    """Warn of learning rates that are too low: the default with a small model, or at most 1e-5 with an adapter."""
-    rate = plan.config.training.learning_rate
-    by_default = plan.config.origin.get("learning_rate") == "script" and rate == DEFAULT_RATE
-    whole, adapter = next(rates for limit, rates in RATES.items() if shape.parameters < limit)
-    if shape.adapter and 0 < rate <= 1e-5:
-        finding, instead = f"{rate:g} teaches an adapter next to nothing", adapter
-    elif shape.parameters < 0.5e9 and by_default:
-        finding = f"{rate:g}, the default, is for 1.5 billion weights, not {shape.parameters / 1e6:,.1f} million"
-        instead = whole
-    else:
-        return
-    where = "docs/reading-curves.md, Which learning rate"
-    yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
-
-
 def largest_pack(plan: TrainingPlan, kernel: attention.Kernel, prompt: int) -> int | None:
     """Return the most positions that a training step computes at once; None with `packed` false."""
     script = plan.config.script
@@ -132,45 +182,5 @@ def largest_pack(plan: TrainingPlan, kernel: attention.Kernel, prompt: int) -> i
     return packing.largest_pack(kernel.pack_tokens, prompt, completions, plan.config.completion_limit)
 
 
-def _about_memory(plan: TrainingPlan, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
-    """Check that a training step, a rollout and an evaluation fit in memory, with completions as long as allowed."""
-    training, geometry = plan.config.training, plan.config.geometry
-    if not shape.layers:
-        finding = "the model's config.json does not give the sizes of its layers"
-        return Check("warning", "memory", finding, "watch the first step")
-    if training.device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(training.device)
-        where = torch.cuda.get_device_name(training.device)
-    else:
-        free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
-        where = "this machine"
-    per_device = geometry.rollout // geometry.world_size
-    answers = min(training.per_device_eval_batch_size, len(plan.data.held_out))
-    shards = geometry.world_size if sharding.divides_weights(training) else 1
-    parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers, shards)
-    least = memory.least(shape, training, plan.config.model, shards)
-    finding = f"at least {human_bytes(sum(least.values()))} ({_listed(least)}), {human_bytes(sum(parts.values()))} if "
-    more = {part: size for part, size in parts.items() if part not in least}
-    finding += f"completions reach {counted(plan.config.completion_limit, 'token')} ({_listed(more)}), besides Python "
-    finding += f"and its libraries; {human_bytes(free)} free on {where}"
-    remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
-    return warn_if(sum(parts.values()) > free, "memory", finding, remedy, routine=True)
-
-
 def _listed(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size)
-
-
-def _about_disk(plan: TrainingPlan, shape: memory.Shape) -> Check:
-    """Check that checkpoints and the model have room on the disk."""
-    training, output = plan.config.training, plan.config.output
-    checkpoint, final = memory.disk(shape, training, plan.config.model)
-    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
-    needed = kept * checkpoint + final
-    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    files = f"{kept} checkpoints of {human_bytes(checkpoint)} and the model" if kept else "the model, no checkpoint"
-    finding = f"about {human_bytes(needed)}: {files}; {human_bytes(free)} free in {existing}"
-    remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
-    status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return warn_if(free < needed, "disk", finding, remedy, status, routine=True)

@@ -69,6 +69,11 @@ class Plan:
             finding = f"its size is known only once it is loaded ({error})"
             return Check("warning", "model", finding, "watch the memory")
 
+    @property
+    def usable_shape(self) -> memory.Shape | None:
+        """The model's sizes with its adapter; None if they are unknown, or the adapter does not fit."""
+        return None if isinstance(self.shape, Check) or self.shape.unmatched else self.shape
+
     def prompt_ids(self) -> list[int]:
         """Tokens of the first prompt, as the sampler gets them."""
         return next(prompts.tokenized([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs))
