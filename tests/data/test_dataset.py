@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
+from grpo.core.settings import ScriptArguments
 from grpo.data import dataset
 from grpo.data.sources import load_source, take_split
 from grpo.task import Task, prompts
@@ -26,13 +27,9 @@ AT_ONCE: list[int] = []  # prompts that `load` tokenized
 
 def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), loader=dataset.load_data, **settings):
     """The data of a run on rows in memory, or on the files that the settings name; a token is a character."""
-    given = dict(
-        dataset_name=None, dataset_config=None, dataset_split="train", eval_dataset_name=None, eval_split="test",
-        eval_samples=None, max_samples=None, max_prompt_length=None, question_column="question",
-        answer_column="answer",
-    )  # fmt: skip
+    given = dict.fromkeys(("dataset_name", "dataset_config", "eval_samples", "max_prompt_length"))
     table = Dataset.from_list(rows) if isinstance(rows, list) else rows
-    script, origin = SimpleNamespace(**{**given, **settings}), dict.fromkeys(flags, "flag")
+    script, origin = ScriptArguments(**{**given, **settings}), dict.fromkeys(flags, "flag")
     config = SimpleNamespace(script=script, origin=origin, template_kwargs={}, rows=table)
 
     class Characters:
