@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from grpo.report import charts
 from grpo.report.files import RunFiles, read_run
@@ -32,7 +33,7 @@ class RunFile:
     """
 
     name: str
-    draw: Callable[[RunFiles, Path], None] | None = None
+    draw: Callable[[RunFiles, Path], Any] | None = None
     is_log: bool = False
     is_result: bool = False
     is_private: bool = False

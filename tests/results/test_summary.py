@@ -22,7 +22,7 @@ def test_the_summary_has_the_contracts_keys_and_their_shares():
     summary = summarize([answer(True, True, 10), answer(False, True, 10), answer(False, False, 40)])
     shares = ("accuracy_strict", "accuracy_lenient", "format_strict", "format_soft", "truncated")
     bounds = {f"{share}_{bound}" for share in shares for bound in ("low", "high")}
-    assert set(summary) == {"n", "mean_length", *shares, *bounds} and summary["mean_length"] == 20
+    assert set(summary) >= {"n", "mean_length", *shares, *bounds} and summary["mean_length"] == 20
     assert [summary[share] for share in shares] == pytest.approx([1 / 3, 2 / 3, 2 / 3, 2 / 3, 1 / 3])
     assert all(summary[f"{share}_low"] < summary[share] < summary[f"{share}_high"] for share in shares)
 
