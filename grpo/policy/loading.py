@@ -30,7 +30,7 @@ from lean_grpo import sharding
 
 
 @contextlib.contextmanager
-def loads(name: str, where: str = "model_name_or_path") -> Iterator[None]:
+def model_errors(name: str, where: str = "model_name_or_path") -> Iterator[None]:
     """Turn any fault of a model's files, read in this context, into one line that begins with `where`."""
     if os.path.isfile(name):
         raise UserError(f"{where}: {name!r} is a file; use the directory of a model, or a Hub id")
@@ -45,13 +45,13 @@ def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], Pretrained
     """Return a saved adapter's configuration or None, from_pretrained's arguments, and the model's configuration."""
     name, adapter = str(config.model.model_name_or_path), None
     revision: str | None = config.model.model_revision
-    with loads(name):
+    with model_errors(name):
         if find_adapter_config_file(name, revision=revision):
             adapter = PeftConfig.from_pretrained(name, revision=revision)
     if adapter:
         name, revision = str(adapter.base_model_name_or_path), adapter.revision
     options = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
-    with loads(name):
+    with model_errors(name):
         model_config = AutoConfig.from_pretrained(name, **options)
     kernel = str(getattr(model_config, "_attn_implementation", None))
     if "/" in kernel:  # transformers would look for it, whatever attn_implementation the settings ask for
@@ -122,7 +122,7 @@ def _load_policy(config: Config, trainable: bool) -> Any:
     if os.path.isdir(base):  # only downloads need a progress bar
         logging.disable_progress_bar()
     given = f" with model_init_kwargs {training.model_init_kwargs}" if training.model_init_kwargs else ""
-    with loads(name, f"model_name_or_path{given}"), loaded_whole(), warnings.catch_warnings():
+    with model_errors(name, f"model_name_or_path{given}"), loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(**source | options, output_loading_info=True)
         policy, report = loaded
         if quantization is None and not is_fsdp_enabled():
@@ -158,7 +158,7 @@ def load_tokenizer(config: Config) -> PreTrainedTokenizerBase:
     """Load the tokenizer, with left padding and a pad token."""
     name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
-    with loads(name):
+    with model_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
         raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")

@@ -26,7 +26,7 @@ from rewards import REWARD_FUNCS, extract_xml_answer
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
-MORE = ROOT / "examples" / "more_rewards.py"
+MORE_REWARDS = ROOT / "examples" / "more_rewards.py"
 # Functions of trl.rewards that make a reward. Both are penalties
 MAKERS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")
 
@@ -37,7 +37,7 @@ def shipped() -> Rewards:
     Raises:
         UserError: the file of the others raises.
     """
-    return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **run_file(MORE, "reward_funcs").REWARD_FUNCS}
+    return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **run_file(MORE_REWARDS, "reward_funcs").REWARD_FUNCS}
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:

@@ -12,7 +12,7 @@ from exact_answers import extract_answer
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
 from grpo.policy.answering import Policy
-from grpo.policy.loading import loads
+from grpo.policy.loading import model_errors
 from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.record import read_prompt
@@ -39,7 +39,7 @@ def answer(model_dir: Path, question: str) -> str:
     gpu, settings = torch.cuda.is_available(), record["settings"]
     dtype = settings["dtype"] if gpu else "float32"
     base: Any = load_base(model_dir, "ask", dtype) if is_adapter else None
-    with loads(str(model_dir), "ask"):
+    with model_errors(str(model_dir), "ask"):
         tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False)
         model: Any = (
             PeftModel.from_pretrained(base, model_dir)

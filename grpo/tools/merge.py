@@ -12,20 +12,20 @@ from transformers.utils import logging
 from grpo.core import ROOT
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import write_json
-from grpo.policy.loading import loads
+from grpo.policy.loading import model_errors
 from grpo.runs.record import read_prompt
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:
     """Load an adapter's base model, unquantized; dtype "auto" is the model's own."""
-    with loads(str(adapter), where):
+    with model_errors(str(adapter), where):
         config = PeftConfig.from_pretrained(str(adapter))
     base = str(config.base_model_name_or_path)
     if not os.path.exists(base) and (ROOT / base).is_dir():
         base = str(ROOT / base)
     if os.path.isdir(base):  # downloads keep their progress bar
         logging.disable_progress_bar()
-    with loads(base, f"{where}: the model under {str(adapter)!r},"):
+    with model_errors(base, f"{where}: the model under {str(adapter)!r},"):
         return AutoModelForCausalLM.from_pretrained(
             base, dtype=dtype, revision=config.revision, trust_remote_code=False
         )
@@ -46,7 +46,7 @@ def merge(adapter: Path, output: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted merge
     base = load_base(adapter, "merge", "auto")
     number = base.dtype
-    with loads(str(adapter), "merge"):
+    with model_errors(str(adapter), "merge"):
         model = PeftModel.from_pretrained(base.float(), adapter).merge_and_unload()
         tokenizer = AutoTokenizer.from_pretrained(adapter, trust_remote_code=False)
     logging.disable_progress_bar()  # of shards that are written
