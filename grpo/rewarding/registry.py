@@ -37,7 +37,8 @@ def shipped() -> Rewards:
     Raises:
         UserError: the file of the others raises.
     """
-    return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **run_file(MORE_REWARDS, "reward_funcs").REWARD_FUNCS}
+    more = run_file(MORE_REWARDS, "reward_funcs").REWARD_FUNCS
+    return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **more}
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
