@@ -1,5 +1,6 @@
 """Evaluate a model that is not trained (`--eval_only`)."""
 
+from grpo.core.phases import EVALUATION
 from grpo.core.processes import is_first_process
 from grpo.core.settings import Config
 from grpo.data.dataset import load_questions
@@ -31,7 +32,8 @@ def evaluate_only(config: Config, task: Task, rewards: Rewards) -> int:
         run.step = None
         policy = Policy.in_training(load_for_evaluation(config), tokenizer, config.training, task.prompt.prefill)
         weights, samples = weights_of(config, rewards), config.script.eval_num_samples
-        evaluation = HeldOut(questions.held_out, task, rewards, weights, samples).evaluate(policy)
+        with run.during(EVALUATION):
+            evaluation = HeldOut(questions.held_out, task, rewards, weights, samples).evaluate(policy)
         # after the evaluation, so that one that fails leaves no files
         run.begin(**task.record(), data=questions.counts())
         if is_first_process():

@@ -2,29 +2,14 @@
 
 import errno
 import re
-import traceback
 from collections.abc import Iterator
+
+from grpo.core.phases import Phase
 
 FULL_DEVICE = r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED"
 FULL_DEVICE += r"|Free memory on device|No available memory for the cache blocks"  # vLLM at its start
 FULL_DISK = r"No space left|os error (28|122|27)\b|quota exceeded"  # numbers: safetensors (Rust)
 FULL_DISK += r"|StreamWriter failed|unexpected pos \d+ vs"  # PyTorch's archives (C++)
-
-STEP = ("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true")
-# Function in a traceback → the phase of the run, and the settings that need less memory there
-PHASES = {
-    "measure": ("the evaluation", "a smaller per_device_eval_batch_size"),
-    "_generate_single_turn": (
-        "generation",
-        "fewer completions at once (steps_per_generation), or a smaller max_completion_length",
-    ),
-    "_calculate_rewards": ("the rewards", "a smaller model in your reward"),
-    "training_step": STEP,
-    "misfit": STEP,  # the trial of a step, before training
-    "_save_checkpoint": ("saving the checkpoint", "use_peft true"),
-    "_inner_training_loop": ("the optimizer step", "use_peft true, or optim adamw_bnb_8bit"),
-}
-LOADING = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller vllm_gpu_memory_utilization")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -48,10 +33,8 @@ def origins(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def out_of_memory(error: BaseException) -> str:
-    """Describe the phase that ran out of memory (the innermost function of PHASES in the traceback) and the fix."""
-    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    phase, remedy = next((PHASES[name] for name in reversed(names) if name in PHASES), LOADING)
+def out_of_memory(error: BaseException, phase: Phase) -> str:
+    """Describe an out-of-memory error in this phase, and the fix."""
     amount = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", str(error))
     more = f" (it asked for {amount[1]} more)" if amount else ""
-    return f"out of memory in {phase}{more}; use {remedy} (docs/troubleshooting.md, Out of memory)"
+    return f"out of memory in {phase.name}{more}; use {phase.needs_less} (docs/troubleshooting.md, Out of memory)"

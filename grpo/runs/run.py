@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from grpo.core import commands
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
 from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
+from grpo.core.phases import LOADING, READING, Phase
 from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
@@ -32,8 +32,6 @@ from grpo.runs import checkpoints, directory, record
 
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
-READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
-FINISHING = "finishing this rollout's steps"  # a signal's effect while training, unless the work can be given up
 
 
 class Run:
@@ -48,6 +46,7 @@ class Run:
         early: True if a callback ended training before its last step, which is an end like that of the last step.
         training: True from the first optimizer step to the last, when a signal only requests the end.
         signal: the number of the signal that this process received while training, 0 for none.
+        phase: what the run is doing, or was doing when it failed.
     """
 
     def __init__(self, config: Config) -> None:
@@ -59,7 +58,7 @@ class Run:
         self.ending, self.status, self.early = "", 0, False
         self.training = False
         self.signal = 0
-        self._reaction, self._at_once = FINISHING, False
+        self.phase, self._at_once = LOADING, False
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
@@ -89,6 +88,17 @@ class Run:
         if is_first_process():
             record.start_record(self.output, self.config, **values)
             self._recorded = True
+
+    @contextlib.contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Let this be the run's phase. A failure keeps it, so that it can be explained."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        except GivenUp:  # the run goes on, and saves
+            self.phase = before
+            raise
+        self.phase = before
 
     def begin_training(self, planned: int) -> None:
         self.training, self._trained, self.planned = True, True, planned
@@ -177,20 +187,13 @@ class Run:
             raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
         if is_first_process():  # print() may already be in the middle of a line
-            text = f"\n{name_of(signum)}: {self._reaction}, then saving"
+            repeated = self.phase.repeated
+            reaction = f"giving up {repeated}" if repeated else "finishing this rollout's steps"
+            text = f"\n{name_of(signum)}: {reaction}, then saving"
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
             os.write(2, f"{text}\n".encode())
         if self._at_once:
             raise GivenUp
-
-    @contextlib.contextmanager
-    def may_give_up(self, work: str) -> Iterator[None]:
-        """Let a signal say that it gives up this work: `this evaluation`. The work itself asks `check`."""
-        self._reaction = f"giving up {work}"
-        try:
-            yield
-        finally:
-            self._reaction = FINISHING
 
     def check(self, *_: Any) -> None:
         """Raise GivenUp if this process has received a signal while training."""
@@ -253,18 +256,17 @@ class Run:
         """Explain a full device or disk, a lost process, a damaged checkpoint or a user's mistake; "" otherwise."""
         # libraries wrap the exception of a full device or disk
         if full := next(filter(is_out_of_memory, origins(error)), None):
-            return out_of_memory(full)
+            return out_of_memory(full, self.phase)
         if any(map(is_disk_full, origins(error))):
             free = human_bytes(shutil.disk_usage(self.output).free)
             full_disk = f"the disk of {str(self.output)!r} is full ({free} free)"
             return f"output_dir: {full_disk}; free some space, or lower save_total_limit"
         if any(map(is_process_lost, origins(error))):
             return LOST
-        frames = traceback.extract_tb(error.__traceback__)
-        checkpoint, reason = self.config.training.resume_from_checkpoint, reason_of(error)
-        if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:
+        if self.phase is READING:
             remedy = "delete it, and --resume_from_checkpoint auto takes the one before it"
-            return f"resume_from_checkpoint: {checkpoint} does not load ({reason}); {remedy}"
+            checkpoint = self.config.training.resume_from_checkpoint
+            return f"resume_from_checkpoint: {checkpoint} does not load ({reason_of(error)}); {remedy}"
         return users_mistake(error)
 
 

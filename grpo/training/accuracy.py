@@ -10,6 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_lines, read_object, write_json
+from grpo.core.phases import EVALUATION
 from grpo.core.processes import GivenUp, is_first_process, say, show
 from grpo.core.text import decimals
 from grpo.data.dataset import Data
@@ -93,7 +94,8 @@ class AccuracyCurve(TrainerCallback):
             error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
             compared = comparison.compare(before.answers, after.answers, error)
             needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
-            reasons = causes.explain(trainer.state, before.answers, after.answers, compared) if needed else []
+            seen = trainer.history, trainer.state.log_history, before.answers, after.answers, compared
+            reasons = causes.explain(*seen) if needed else []
             compared |= {"step": step, "diagnosis": reasons}
             write_json(run.output / "comparison.json", compared)
             print_answers("after training", after.answers, trainer.task.prompt.pattern)
@@ -102,7 +104,7 @@ class AccuracyCurve(TrainerCallback):
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
         trainer, task = self.trainer, held_out.task
-        with self.run.may_give_up("this evaluation"), sharding.whole(trainer) as model:
+        with self.run.during(EVALUATION), sharding.whole(trainer) as model:
             policy = Policy.in_training(model, trainer.processing_class, trainer.args, task.prompt.prefill)
             return held_out.evaluate(policy, self.run, trainer.state)
 

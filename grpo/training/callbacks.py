@@ -46,14 +46,14 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     tokenizer: Any = trainer.processing_class
     chat = task.prompt.chat
     unended = templates.unended(tokenizer, trainer.eos_token_ids, config.template_kwargs) if chat else ""
-    seen = History(perfect=perfect, penalties=sorted(registry.penalties(trainer.rewards)), unended=unended)
+    trainer.history = History(perfect=perfect, penalties=sorted(registry.penalties(trainer.rewards)), unended=unended)
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
         MetricsFile(run.output),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
-        Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, seen),
+        Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm),
         StopAtRolloutEnd(trainer, run),  # last, to see the requests of the others
     ):
         trainer.add_callback(callback)
@@ -144,9 +144,6 @@ class Watch(TrainerCallback):
 
     TRL has gathered the metrics from all processes, so that all reach the same findings and stop at the same step
     without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
-
-    Args:
-        seen: an empty history; a resumed run replaces it by its own.
     """
 
     def __init__(
@@ -156,21 +153,24 @@ class Watch(TrainerCallback):
         skip: SkipNonFiniteSteps,
         request_stop: Callable[..., None],
         stop_on_alarm: bool = False,
-        seen: History | None = None,
     ) -> None:
         self.trainer, self.path, self.skip = trainer, directory / "alarms.jsonl", skip
         self.request_stop, self.stop_on_alarm = request_stop, stop_on_alarm
-        self.seen = seen or History()
         self.raised: list[str] = []
         self._read = 0  # rollouts since the last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
 
+    @property
+    def seen(self) -> History:
+        """The trainer's history; a resumed run replaces it by its own."""
+        return self.trainer.history
+
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint, so that a resumed run raises the same alarms
         if "watch" in kept:
             now = {"unended": self.seen.unended}  # it may have been repaired since
-            self.seen, self.raised = History(**kept["watch"]["seen"] | now), kept["watch"]["raised"]
+            self.trainer.history, self.raised = History(**kept["watch"]["seen"] | now), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)

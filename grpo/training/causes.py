@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from transformers import TrainerState
-
 from grpo.policy.templates import ADD_END
 from grpo.results.answer import Answer, most_given
 from grpo.results.comparison import change_of
@@ -105,14 +103,20 @@ class History:
 
 
 def explain(
-    state: TrainerState, before: Sequence[Answer], after: Sequence[Answer], comparison: dict[str, Any]
+    history: History,
+    log: list[Metrics],
+    before: Sequence[Answer],
+    after: Sequence[Answer],
+    comparison: dict[str, Any],
 ) -> list[str]:
-    """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, most important first."""
-    kept: Any = state.stateful_callbacks
+    """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, most important first.
+
+    Args:
+        history: the run's, with its last rollouts.
+        log: the metrics of all its logs.
+    """
     answers = list(zip(before, after, strict=True))
-    seen = replace(
-        History(**kept["watch"]["seen"]), rollouts=state.log_history, answers=answers, comparison=comparison
-    )
+    seen = replace(history, rollouts=log, answers=answers, comparison=comparison)
     sentences: dict[str, str] = {}
     for name, check, remedy, _ in CAUSES:
         if name not in sentences and (message := check(seen)):

@@ -10,6 +10,7 @@ one changes:
     _step                          training/test_stopping.py::test_checkpoints_due_amid_a_rollout_come_at_its_end
     _get_train_sampler             training/test_resumed.py::test_a_resumed_run_ends_as_the_uninterrupted_one
     _run_epoch                     training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
+    _load_from_checkpoint          runs/test_resume.py::test_a_damaged_file_is_one_line
     _load_optimizer_and_scheduler  training/test_resumed.py::test_a_resumed_optimizer_follows_the_settings
     _save_checkpoint               training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
     _generate_single_turn          training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
@@ -33,11 +34,21 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerState
 from transformers.trainer_utils import SaveStrategy
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core.errors import UserError
+from grpo.core.phases import (
+    EVALUATION,
+    OPTIMIZER_STEP,
+    READING,
+    REWARDS,
+    SAMPLING,
+    SAVING,
+    TRAINING_STEP,
+    Phase,
+)
 from grpo.core.processes import GivenUp, say
 from grpo.report import card, hub, trackers
 from grpo.results.measures import LENIENT
@@ -48,6 +59,7 @@ from grpo.runs.run import Run
 from grpo.task import given
 from grpo.task.task import Task
 from grpo.training import sampling_trial
+from grpo.training.causes import History
 from lean_grpo import LeanGRPOTrainer
 
 OPTIONS = {"initial_lr", "betas", "eps", "weight_decay", "momentum"}  # of a group of an optimizer's parameters
@@ -72,6 +84,7 @@ class RunTrainer(LeanGRPOTrainer):
         own_metric: returns the run's own measure of this step, as `eval_…`, which chooses the best checkpoint; None:
             a metric of TRL's evaluation does.
         trl_evaluates: False if there is no evaluation besides the run's own.
+        history: what alarms and causes know of the run; a resumed run has its own.
         best_step: the optimizer step of the best checkpoint, once its weights are loaded; None before.
         seal_record: additional values for the seal of each checkpoint.
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
@@ -94,17 +107,54 @@ class RunTrainer(LeanGRPOTrainer):
         self._judge_failed = False
         self._own_metrics: dict[str, float] = {}
         self.best_step: int | None = None
+        self.history = History()
         sampling_trial.run(self)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         stops_early = any(isinstance(callback, EarlyStoppingCallback) for callback in self.callback_handler.callbacks)
         if stops_early and (self.args.metric_for_best_model is None or self.args.eval_strategy == "no"):
             raise UserError(
                 f"EarlyStoppingCallback: it needs a metric; use --metric_for_best_model {LENIENT.key} with "
                 "--eval_every 10, or a metric of TRL's evaluation with --eval_strategy"
             )
-        with trackers.harmless(self.callback_handler.callbacks), trackers.resuming_wandb(self.wandb_id):
-            return super().train(*args, **kwargs)
+        with (
+            trackers.harmless(self.callback_handler.callbacks),
+            trackers.resuming_wandb(self.wandb_id),
+            self._during(OPTIMIZER_STEP),
+        ):
+            if resume_from_checkpoint:
+                with self._during(READING):  # first, since a broken file fails amid transformers' `train`
+                    TrainerState.load_from_json(f"{resume_from_checkpoint}/{checkpoints.STATE}")
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    # Phases
+
+    def _during(self, phase: Phase) -> contextlib.AbstractContextManager[None]:
+        return self.run.during(phase) if self.run else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _timed(self, phase: Phase, name: str) -> Iterator[None]:
+        """Log the seconds of a rollout's phase; TRL's `step_time` is everything except the optimizer's step."""
+        start = time.perf_counter()
+        with self._during(phase if self.model.training else EVALUATION):  # TRL's
+            yield
+        self.note(name, time.perf_counter() - start)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._timed(SAMPLING, "time/generation"):
+            return super()._generate(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with self._during(TRAINING_STEP):
+            return super().training_step(*args, **kwargs)
+
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with self._during(READING):
+            super()._load_from_checkpoint(*args, **kwargs)
+
+    def _load_rng_state(self, *args: Any) -> None:
+        with self._during(READING):
+            super()._load_rng_state(*args)
 
     # What is logged
 
@@ -121,17 +171,6 @@ class RunTrainer(LeanGRPOTrainer):
     def last_rollout(self) -> dict[str, Any]:
         """TRL's log of the last rollout of all processes: `prompt`, `completion`, `rewards` by name."""
         return cast(dict[str, Any], self._logs)
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        """Log the seconds of this phase; TRL's `step_time` is everything except the optimizer's step."""
-        start = time.perf_counter()
-        yield
-        self.note(name, time.perf_counter() - start)
-
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        with self._timed("time/generation"):
-            return super()._generate(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Like TRL's, but a resumed run logs the same values as an uninterrupted one.
@@ -166,8 +205,7 @@ class RunTrainer(LeanGRPOTrainer):
         if self.run is None:
             return super()._generate_single_turn(*args, **kwargs)
         sampled = None
-        work = "this rollout" if self.model.training else "this evaluation"
-        with self.run.may_give_up(work), contextlib.suppress(GivenUp):
+        with contextlib.suppress(GivenUp):
             sampled = super()._generate_single_turn(*args, **kwargs)
         self.run.check_all()
         return sampled
@@ -229,7 +267,7 @@ class RunTrainer(LeanGRPOTrainer):
         step = f"{self.args.seed} {self.args.process_index} {self.model.training} {self.state.global_step}"
         self._rollouts_of = step, self._rollouts_of[1] + 1 if self._rollouts_of[0] == step else 0
         seed = f"{step} {self._rollouts_of[1]}"
-        with self._timed("time/rewards"), self.guard.watching(self), random_states_kept(seed):
+        with self._timed(REWARDS, "time/rewards"), self.guard.watching(self), random_states_kept(seed):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
             rollout = Rollout(inputs, completions, ids)
             judged = list(verdicts(self.task, rollout)) if self.task else [None] * len(inputs)
@@ -293,7 +331,8 @@ class RunTrainer(LeanGRPOTrainer):
         optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
         options = [{key: group[key] for key in OPTIONS & group.keys()} for group in optimizer.param_groups]
         base = list(getattr(schedule, "base_lrs", ()))
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with self._during(READING) if checkpoint else contextlib.nullcontext():
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         for group, own in zip(optimizer.param_groups, options, strict=True):
@@ -313,7 +352,8 @@ class RunTrainer(LeanGRPOTrainer):
         self.accelerator.wait_for_everyone()
         args.save_total_limit = None
         try:
-            super()._save_checkpoint(model, trial)
+            with self._during(SAVING):
+                super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if args.should_save:
                 checkpoints.seal(directory, self.accelerator.num_processes, **self.seal_record)
@@ -356,7 +396,9 @@ class RunTrainer(LeanGRPOTrainer):
 
     def _init_training_state(self, *args: Any) -> Any:
         """Like transformers', but find the best checkpoint beside the resumed one, where it was moved with its run."""
-        counts, resumed = super()._init_training_state(*args), args[3]
+        resumed = args[3]
+        with self._during(READING) if resumed else contextlib.nullcontext():
+            counts = super()._init_training_state(*args)
         if resumed is not None and self._keeps_the_best and (best := self.state.best_global_step):
             beside = Path(resumed).with_name(f"checkpoint-{best}")
             earlier = self.state.best_model_checkpoint

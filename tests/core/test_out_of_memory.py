@@ -1,7 +1,9 @@
 """grpo/core/out_of_memory.py: a full device or disk is one line, which names the phase and what takes less there."""
 
+import contextlib
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -9,7 +11,10 @@ import torch
 from helpers_trainer import trained
 
 import train_grpo
+from grpo.core import phases
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, out_of_memory
+from grpo.core.processes import GivenUp
+from grpo.runs.run import Run
 from grpo.training.run_trainer import RunTrainer
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB, 1.2 GiB is free."
@@ -46,20 +51,37 @@ def test_every_librarys_word_for_a_full_disk_is_known(error):
     assert is_disk_full(error) and not is_disk_full(OSError(errno.EIO, "Input/output error"))
 
 
-PHASES = {  # what fails below what is ours: the phase
-    "lean_grpo.sampling.complete": "generation",
-    "trl.trainer.grpo_trainer.GRPOTrainer._calculate_rewards": "the rewards",
-    "torch.optim.SGD.step": "the optimizer step",
-    "transformers.Trainer._save_optimizer_and_scheduler": "saving the checkpoint",
+FAILS = {  # what fails below what is ours: the run's phase
+    "lean_grpo.sampling.complete": phases.SAMPLING,
+    "trl.trainer.grpo_trainer.GRPOTrainer._calculate_rewards": phases.REWARDS,
+    "lean_grpo.LeanGRPOTrainer.compute_loss": phases.TRAINING_STEP,
+    "torch.optim.SGD.step": phases.OPTIMIZER_STEP,
+    "transformers.Trainer._save_optimizer_and_scheduler": phases.SAVING,
 }
 
 
-@pytest.mark.parametrize("where", PHASES, ids=PHASES.values())
+@pytest.mark.parametrize("where", FAILS, ids=[phase.name for phase in FAILS.values()])
 def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, where):
+    run = Run(SimpleNamespace(output=tmp_path, training=SimpleNamespace(resume_from_checkpoint=None)))
     monkeypatch.setattr(where, full)
+    monkeypatch.setattr(RunTrainer, "run", run)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         trained(RunTrainer, tiny_model, tmp_path, save_strategy="steps", save_steps=1, lengths="sampled")
-    assert f"out of memory in {PHASES[where]} (it asked for 2.00 GiB more); use " in out_of_memory(raised.value)
+    assert run.phase is FAILS[where]
+    line = out_of_memory(raised.value, run.phase)
+    assert line.startswith(f"out of memory in {run.phase.name} (it asked for 2.00 GiB more); use ")
+
+
+def test_a_phase_ends_with_its_work_and_with_a_signal_but_not_with_a_failure(tmp_path):
+    run = Run(SimpleNamespace(output=tmp_path, training=SimpleNamespace(resume_from_checkpoint=None)))
+    for error, then in ((None, phases.LOADING), (GivenUp(), phases.LOADING), (ValueError(), phases.SAMPLING)):
+        with contextlib.suppress(ValueError, GivenUp), run.during(phases.TRAINING_STEP):
+            with run.during(phases.SAMPLING):
+                assert run.phase is phases.SAMPLING
+                if error:
+                    raise error
+            assert run.phase is phases.TRAINING_STEP
+        assert run.phase is then
 
 
 def test_a_full_device_is_one_line_that_says_how_to_resume(tiny_run, monkeypatch, capfd):

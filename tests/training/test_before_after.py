@@ -14,6 +14,7 @@ from grpo.results.summary import summarize
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training.accuracy import AccuracyCurve, saved_evaluation
+from grpo.training.causes import History
 
 
 def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
@@ -45,9 +46,10 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     """A damaged file of logs costs it nothing: its history is in memory."""
     (tmp_path / "metrics.jsonl").write_text("{half a li\n")
     history = [{"step": step, "frac_reward_zero_std": 0.0, "loss": 0.0} for step in range(1, 13)]
-    watch = {"seen": {"weights_moved": False, "updates": 12}}
-    state = SimpleNamespace(global_step=12, log_history=history, stateful_callbacks={"watch": watch})
-    trainer = SimpleNamespace(state=state, weights_step=12, task=Task(XML))
+    state = SimpleNamespace(global_step=12, log_history=history)
+    trainer = SimpleNamespace(
+        history=History(weights_moved=False, updates=12), state=state, weights_step=12, task=Task(XML)
+    )
     run = SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
     AccuracyCurve.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -64,9 +63,8 @@ def test_one_answer_to_everything_is_a_cause(after, told):
 @pytest.mark.parametrize(("before", "rate"), [("a" * 20, "raise"), ("ab" * 10, "lower")])
 def test_one_answer_from_the_start_is_not_the_rates_fault(before, rate):
     """Found as two causes of one run, the first to lower learning_rate, the second to raise it."""
-    state = SimpleNamespace(log_history=[], stateful_callbacks={"watch": {"seen": {}}})
     before, after = ([replace(one, completion=one.read) for one in read(*text)] for text in (before, "a" * 20))
-    said = " ".join(explain(state, before, after, {}))
+    said = " ".join(explain(History(), [], before, after, {}))
     assert f"{rate} learning_rate" in said and "name the answers in the prompt" in said
     assert ("lower learning_rate" in said) != ("raise learning_rate" in said)
 
@@ -264,11 +262,8 @@ def found(logged=(), unchanged=3, right=(), reward=(), **history):
     if right:
         change = (right[1] - right[0]) / 30
         compared["lenient"] = {"before": right[0] / 30, "difference_high": change + 0.1}
-    state = SimpleNamespace(
-        stateful_callbacks={"watch": {"seen": history}},
-        log_history=[{"step": step, **HEALTHY, **dict(logged)} for step in range(1, 13)],
-    )
-    return explain(state, before, after, compared)
+    log = [{"step": step, **HEALTHY, **dict(logged)} for step in range(1, 13)]
+    return explain(History(**history), log, before, after, compared)
 
 
 CASES = [  # the run, and of each of its causes, in their order, a figure and the setting to change
