@@ -114,9 +114,9 @@ def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
     if not seeds or ours == others:
         return ""
     if len(seeds) == 1:  # both started from the same answers: the final ones are compared
-        theirs, mine = (compare.read(arm[seeds[0]]).answers("after") for arm in (others, ours))
+        theirs, mine = (compare.read_evaluated(arm[seeds[0]]).answers("after") for arm in (others, ours))
         return in_points(change_of(LENIENT, comparison.compare(theirs, mine)))
-    both = (compare.gains([compare.read(arm[seed]) for seed in seeds], LENIENT) for arm in (ours, others))
+    both = (compare.gains([compare.read_evaluated(arm[seed]) for seed in seeds], LENIENT) for arm in (ours, others))
     return with_interval(*comparison.mean_interval([mine - theirs for mine, theirs in zip(*both, strict=True)]))
 
 
@@ -139,7 +139,7 @@ def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
     for heading in ("arm", "seeds", "lenient", "gain", f"less that of {first}", "strict", "gain"):
         table.add_column(heading)
     for arm, runs in finished.items():
-        read = [compare.read(run) for run in runs.values()]
+        read = [compare.read_evaluated(run) for run in runs.values()]
         if read:
             lenient, strict = ((ends(read, measure), gain(read, measure)) for measure in (LENIENT, STRICT))
             table.add_row(arm, " ".join(map(str, runs)), *lenient, advantage(runs, finished[first]), *strict)

@@ -70,7 +70,7 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )
     settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # eval_only has no rollouts
-    return notes + _about_rounding(settings) + trackers.check(settings, asked=origin.get("report_to") == "flag")
+    return notes + _about_rounding(settings) + trackers.drop_missing(settings, asked=origin.get("report_to") == "flag")
 
 
 def _check_workers() -> None:

@@ -40,7 +40,7 @@ def settle(config: Config, task: Task, rewards: Rewards) -> bool:
     if claim.checkpoint:
         checkpoint, world_size = Path(claim.checkpoint), config.geometry.world_size
         config.resumed_with = resume.changed_since(checkpoint, config.settings(), config.sources)
-        config.notes += resume.compare(checkpoint, config.settings(), world_size, config.sources)
+        config.notes += resume.note_changes(checkpoint, config.settings(), world_size, config.sources)
         changed = resume.changed_since_the_end(checkpoint, config.output, config.settings(), config.sources)
         if changed == []:
             say(f"{config.output} has finished, and nothing has changed since; a larger max_steps trains on")

@@ -27,7 +27,7 @@ def about_tracker(plan: TrainingPlan) -> Iterator[Check]:
     training = plan.config.training
     yield Check("ok", "tracker", ", ".join(training.report_to or ["none"]), routine=True)
     if training.push_to_hub:
-        yield hub.check(training)
+        yield hub.check_access(training)
 
 
 @CHECKS.add

@@ -29,7 +29,7 @@ def one_line_refusals() -> AbstractContextManager[None]:
     return one_line("push_to_hub: the Hub refuses the model (", f"); {LOGIN}")
 
 
-def check(training: GRPOConfig) -> Check:
+def check_access(training: GRPOConfig) -> Check:
     """Report for preflight which user pushes to which repository. Raise UserError if the Hub cannot be reached."""
     _check_name(training.hub_model_id or Path(str(training.output_dir)).absolute().name, "hub_model_id")
     with one_line_refusals():

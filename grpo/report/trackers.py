@@ -28,7 +28,7 @@ BEGUN: set[str] = set()  # W&B runs of this process that the user has not begun:
 WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
 
-def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
+def drop_missing(settings: dict[str, Any], asked: bool = True) -> list[Check]:
     """Reduce `report_to` to a list of usable trackers, in place. Return a note for each missing or offline one.
 
     Args:

@@ -29,12 +29,12 @@ def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
     settings = as_json(config.settings())
-    return {"settings": settings, "sources": config.sources, "data": fingerprint(rows), "versions": versions()}
+    return {"settings": settings, "sources": config.sources, "data": hash_of_rows(rows), "versions": versions()}
 
 
 def check_rows(checkpoint: str, rows: Dataset) -> None:
     """Raise UserError if the checkpoint was trained on other rows."""
-    data = fingerprint(rows)
+    data = hash_of_rows(rows)
     if checkpoints.read_seal(Path(checkpoint)).get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
@@ -87,7 +87,7 @@ def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
     return without_rest(label for label in now if before.get(label, now[label]) != now[label])
 
 
-def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:
+def note_changes(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:
     """Return a note for each difference from the checkpoint's run that affects the rest of the run.
 
     Raises:
@@ -152,7 +152,7 @@ def _is_moved(then: Any, now: Any) -> bool:
     return os.path.basename(os.path.normpath(then)) == os.path.basename(os.path.normpath(now))
 
 
-def fingerprint(rows: Dataset, asked: str = "prompt") -> str:
+def hash_of_rows(rows: Dataset, asked: str = "prompt") -> str:
     """Hash the prompts (or another column) and gold answers of rows, in order."""
     digest = hashlib.sha256()
     for pair in zip(rows[asked], rows["answer"], strict=True):

@@ -184,12 +184,12 @@ class Run:
         for number, handler in self._taken.items() if not launched else ():
             signal.signal(number, handler or signal.SIG_DFL)  # a second signal has its usual effect
         if not self.training:
-            raise Interrupted(name_of(signum), 128 + signum)
+            raise Interrupted(signal_name(signum), 128 + signum)
         self.signal = signum
         if is_first_process():  # print() may already be in the middle of a line
             repeated = self.phase.repeated
             reaction = f"giving up {repeated}" if repeated else "finishing this rollout's steps"
-            text = f"\n{name_of(signum)}: {reaction}, then saving"
+            text = f"\n{signal_name(signum)}: {reaction}, then saving"
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
             os.write(2, f"{text}\n".encode())
         if self._at_once:
@@ -218,12 +218,12 @@ class Run:
     def stop_for_signal(self) -> None:
         """Request the end in all processes if any of them has received a signal."""
         if number := largest(self.signal):
-            self.request_stop(name_of(number), 128 + number)
+            self.request_stop(signal_name(number), 128 + number)
 
     def end_for_signal(self) -> None:
         """Raise Interrupted for a signal that came too late to end training early."""
         if self.signal and not self.stopped:
-            raise Interrupted(name_of(self.signal), 128 + self.signal)
+            raise Interrupted(signal_name(self.signal), 128 + self.signal)
 
     # Errors
 
@@ -234,7 +234,7 @@ class Run:
             yield
         except KeyboardInterrupt as error:
             number = self.signal if isinstance(error, GivenUp) else signal.SIGINT
-            name = str(error) or name_of(number)
+            name = str(error) or signal_name(number)
             self._break_off(f"interrupted by {name}")
             raise Interrupted(f" by {name}. {self.how_to_resume()}", getattr(error, "status", 128 + number)) from None
         except Exception as error:
@@ -291,6 +291,6 @@ def open_run(config: Config) -> Iterator[Run]:
             yield run
 
 
-def name_of(signum: int) -> str:
+def signal_name(signum: int) -> str:
     """Return a signal's name for messages: `Ctrl-C`, `SIGTERM`, …"""
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name

@@ -25,7 +25,7 @@ from grpo.results.measures import Measure
 from grpo.runs.source import without_rest
 
 
-def read(directory: Path) -> RunFiles:
+def read_evaluated(directory: Path) -> RunFiles:
     """Read a run's files. Raise UserError if they have no settings or no evaluation."""
     run = read_run(directory)
     if not (run.settings and run.evaluations):
@@ -166,5 +166,5 @@ def main(argv: list[str]) -> int:
     paths = parser.parse_args(argv).runs
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise UserError("compare: name at least two runs, each once")
-    print_runs([read(path) for path in paths])
+    print_runs([read_evaluated(path) for path in paths])
     return 0

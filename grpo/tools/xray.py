@@ -32,7 +32,7 @@ from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text
 
-FIRST = 5  # flagged rows of each kind that are listed
+MAX_LISTED = 5  # flagged rows of each kind that are listed
 
 
 def suspicions(answer: Answer, task: Task) -> Iterator[str]:
@@ -48,7 +48,7 @@ def suspicions(answer: Answer, task: Task) -> Iterator[str]:
         yield "several <answer> tags: the last one counts"
 
 
-def read(file: Path, task: Task) -> dict[int, Answer]:
+def read_answers(file: Path, task: Task) -> dict[int, Answer]:
     """Read an answer per line, by its number, and grade it; in a run's directory it has the run's own grade."""
     answers, of_run = {}, file.name.startswith("completions_") and file.with_name("run.json").is_file()
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
@@ -154,7 +154,7 @@ def print_answers(answers: Mapping[int, Answer], task: Task, heading: str) -> No
         print(f"{name:<28}{mean:>12}{above:>8}")
     for kind, numbers in flagged.items():
         print(f"\n{kind} ({len(numbers)} of {len(answers)})")
-        for number in numbers[:FIRST]:
+        for number in numbers[:MAX_LISTED]:
             answer = answers[number]
             read = answer.how_read(task.prompt.pattern)
             parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {shorten(read, 60)}"]
@@ -185,7 +185,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     file = file_of(given.path)
     task = task_of(file)
-    answers = read(file, task)
+    answers = read_answers(file, task)
     unscored = list(answers.values())
     if given.reward_funcs or not (are_scored(unscored) or any(one.answer is None for one in unscored)):
         scored = score(unscored, given.reward_funcs or list(REWARD_FUNCS), task, given.allow_custom_rewards == "true")

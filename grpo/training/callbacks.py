@@ -58,7 +58,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
-    rows = data.counts() | {"fingerprint": resume.fingerprint(data.train, "question")}  # without the prompt around it
+    rows = data.counts() | {"fingerprint": resume.hash_of_rows(data.train, "question")}  # without the prompt around it
     trainer.wandb_id = trackers.wandb_id(config.training)
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
     run.begin(**record, data=rows, perfect=perfect, **tracked)

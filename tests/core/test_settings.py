@@ -45,7 +45,7 @@ def resumed(key, then, now):
     checkpoint = Path("checkpoint-1")
     checkpoint.mkdir(exist_ok=True)
     checkpoints.seal(checkpoint, 1, settings={key: then})
-    return error(lambda: [note.finding for note in resume.compare(checkpoint, {key: now}, 1, {})])
+    return error(lambda: [note.finding for note in resume.note_changes(checkpoint, {key: now}, 1, {})])
 
 print(json.dumps({
     "help": shown(read, train_grpo.HYPERPARAMETERS, ["--help_all"]),

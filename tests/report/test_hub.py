@@ -151,4 +151,4 @@ def test_uploads_at_checkpoints_are_refused(tiny_run, capfd):
 def test_a_token_that_may_only_read_is_an_error(role, status, monkeypatch):
     user = {"name": "me", "auth": {"accessToken": {"role": role}}}
     monkeypatch.setattr(HfApi, "whoami", lambda self, **_: user)
-    assert hub.check(SimpleNamespace(hub_model_id="me/x")).status == status
+    assert hub.check_access(SimpleNamespace(hub_model_id="me/x")).status == status

@@ -36,24 +36,26 @@ def settings(report_to):
 @pytest.mark.parametrize(("given", "named"), [("wandb,notebook", "notebook"), ("comet", "did you mean comet_ml")])
 def test_names_that_are_no_trackers_are_refused(given, named):
     with pytest.raises(UserError, match=f"report_to: .*{named}"):
-        trackers.check(settings(given))
+        trackers.drop_missing(settings(given))
 
 
 def test_a_missing_tracker_is_named():
     """A default or a recipe's is dropped instead."""
     with pytest.raises(UserError, match=r"report_to: dvclive is not installed"):
-        trackers.check(settings("dvclive,tensorboard"))
+        trackers.drop_missing(settings("dvclive,tensorboard"))
     values = settings("dvclive,tensorboard")
-    (note,) = trackers.check(values, asked=False)
+    (note,) = trackers.drop_missing(values, asked=False)
     assert "dvclive" in note.finding and values["report_to"] == ["tensorboard"]
 
 
 def test_without_a_key_it_logs_offline_and_never_asks(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # a terminal that cannot be read
-    (note,) = trackers.check(settings("wandb"))
+    (note,) = trackers.drop_missing(settings("wandb"))
     assert note.name == "report_to" and os.environ["WANDB_MODE"] == "offline"
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert trackers.check(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"  # the user has decided
+    assert (
+        trackers.drop_missing(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"
+    )  # the user has decided
 
 
 def test_swanlab_has_a_run_before_transformers_asks(monkeypatch):
@@ -77,9 +79,9 @@ def test_swanlab_has_a_run_before_transformers_asks(monkeypatch):
 def test_a_key_in_the_environment_is_a_login(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "abc")
     with pytest.raises(UserError, match="report_to: "):
-        trackers.check(settings("wandb"))
+        trackers.drop_missing(settings("wandb"))
     monkeypatch.setattr(wandb, "login", lambda **_: True)  # with a key like its own it would ask a server
-    assert trackers.check(settings("wandb")) == [] and "WANDB_MODE" not in os.environ
+    assert trackers.drop_missing(settings("wandb")) == [] and "WANDB_MODE" not in os.environ
 
 
 def test_a_tracker_that_fails_anywhere_is_dropped_in_one_line(monkeypatch, capsys):

@@ -27,18 +27,18 @@ def sealed(world_size=1, **facts):
 
 
 def test_a_change_is_listed():
-    (note,) = resume.compare(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1, {})
+    (note,) = resume.note_changes(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1, {})
     assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding
 
 
 def test_other_versions_are_listed():
-    (note,) = resume.compare(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1, {})
+    (note,) = resume.note_changes(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1, {})
     assert "torch 2.0.0 → " in note.finding
 
 
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
-    assert len(resume.compare(sealed(settings=then), then, 1, {})) == 1
+    assert len(resume.note_changes(sealed(settings=then), then, 1, {})) == 1
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_a_moving_reference_model_begins_again_with_a_note():
 def test_a_change_that_invalidates_it_is_refused(key, then, now):
     directory = sealed(settings={**THEN, key: then})
     with pytest.raises(UserError, match=f"use --{key} {then}"):
-        resume.compare(directory, {**THEN, key: now}, 1, {})
+        resume.note_changes(directory, {**THEN, key: now}, 1, {})
 
 
 def test_another_number_of_processes_is_refused():
     with pytest.raises(UserError, match="--nproc_per_node=2"):
-        resume.compare(sealed(world_size=2), THEN, 1, {})
+        resume.note_changes(sealed(world_size=2), THEN, 1, {})
 
 
 PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "rest of the script": "4"}
@@ -61,13 +61,13 @@ PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "res
 def test_other_code_is_listed_and_another_prompt_refused():
     checkpoint = sealed(sources=PARTS)
     others = PARTS | {"code of date_exact": "x", "code of new": "y", "rest of the script": "z"}
-    (note,) = resume.compare(checkpoint, THEN, 1, others)
+    (note,) = resume.note_changes(checkpoint, THEN, 1, others)
     assert note.finding == "since the checkpoint: the code of date_exact"
-    (note,) = resume.compare(checkpoint, THEN, 1, PARTS | {"rest of the script": "z"})
+    (note,) = resume.note_changes(checkpoint, THEN, 1, PARTS | {"rest of the script": "z"})
     assert note.finding == "since the checkpoint: the rest of the script"
     for part in ("system prompt", "exemplars"):
         with pytest.raises(UserError, match=f"another {part} than"):
-            resume.compare(sealed(sources=PARTS), THEN, 1, PARTS | {part: "x"})
+            resume.note_changes(sealed(sources=PARTS), THEN, 1, PARTS | {part: "x"})
 
 
 def test_an_experiment_is_its_settings_data_and_sources():
@@ -104,7 +104,7 @@ def test_data_is_identified_by_prompts_and_answers_in_order():
     rows = [{"prompt": [{"role": "user", "content": "1 + 1?"}], "answer": "2"}, {"prompt": [], "answer": "3"}]
 
     def of(rows):
-        return resume.fingerprint(Dataset.from_list(rows))
+        return resume.hash_of_rows(Dataset.from_list(rows))
 
     assert of(rows) == of(rows) != of(rows[::-1])
     assert of(rows) != of([{**rows[0], "answer": "3"}, rows[1]])

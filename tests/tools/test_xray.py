@@ -249,5 +249,5 @@ def test_grades_and_rewards_are_read_of_runs_alone(fields, capsys):
     write_run(judge="mine.is_right")
     grade = {"read": "seven", "strict": True, "lenient": True, "format_strict": True, "format_soft": True}
     write_evaluation("after", {"completion": "7", "answer": "8", "question": "?"} | grade)
-    answers = xray.read(Path("completions_after.jsonl"), xray.task_of(Path("completions_after.jsonl")))
+    answers = xray.read_answers(Path("completions_after.jsonl"), xray.task_of(Path("completions_after.jsonl")))
     assert grade.items() <= answers[1].to_json().items()
