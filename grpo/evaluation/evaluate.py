@@ -4,8 +4,6 @@
 *Lenient*: the answer is right however it is written, by the verdict of the run's task (task/task.py).
 """
 
-import contextlib
-import io
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +20,6 @@ from grpo.policy.answering import Policy
 from grpo.results.answer import Answer
 from grpo.results.summary import summarize
 from grpo.rewarding import guard, registry
-from grpo.rewarding.guard import random_states_kept
 from grpo.rewarding.registry import Rewards
 from grpo.rewarding.rollout import Fault, Rollout, Values, verdicts
 from grpo.runs.run import Run
@@ -123,7 +120,7 @@ def graded(
         if not all(map(task.can_judge, rows)):
             return [], ""
         judged: list[list[Any]] = []
-        with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
+        with guard.without_effects():
             for answer, row in zip(answers, rows, strict=True):
                 texts = [answer.completion, *(answer.samples or [])]
                 rollout = Rollout.of_texts([row] * len(texts), texts, task.prompt.chat)

@@ -71,6 +71,13 @@ def random_states_kept(seed: str = "") -> Iterator[None]:
         restore()
 
 
+@contextlib.contextmanager
+def without_effects() -> Iterator[None]:
+    """Hide what the user's code prints, and keep the random states."""
+    with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
 def score(rewards: Mapping[str, Callable[..., Any]], rollout: Rollout) -> dict[str, list[Score]]:
     """Score completions by name of the reward. Hides what rewards print, and keeps the random states."""
 
@@ -80,7 +87,7 @@ def score(rewards: Mapping[str, Callable[..., Any]], rollout: Rollout) -> dict[s
         with ThreadPoolExecutor(1) as thread:  # a notebook already runs an event loop
             return thread.submit(lambda: asyncio.run(call_async(name, reward, rollout))).result()
 
-    with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
+    with without_effects():
         return {name: scores(name, reward) for name, reward in rewards.items()}
 
 
@@ -138,7 +145,7 @@ class RewardGuard:
         return [FAILED if isinstance(score, Fault) else score for score in scores]
 
     @contextlib.contextmanager
-    def watching(self, trainer: Any) -> Iterator[None]:
+    def guarding(self, trainer: Any) -> Iterator[None]:
         """Guard the rewards while TRL calls them."""
         unguarded = trainer.reward_funcs
         trainer.reward_funcs = [self.guarded(name, reward) for name, reward in trainer.rewards.items()]

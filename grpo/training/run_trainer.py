@@ -267,7 +267,7 @@ class RunTrainer(LeanGRPOTrainer):
         step = f"{self.args.seed} {self.args.process_index} {self.model.training} {self.state.global_step}"
         self._rollouts_of = step, self._rollouts_of[1] + 1 if self._rollouts_of[0] == step else 0
         seed = f"{step} {self._rollouts_of[1]}"
-        with self._timed(REWARDS, "time/rewards"), self.guard.watching(self), random_states_kept(seed):
+        with self._timed(REWARDS, "time/rewards"), self.guard.guarding(self), random_states_kept(seed):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
             rollout = Rollout(inputs, completions, ids)
             judged = list(verdicts(self.task, rollout)) if self.task else [None] * len(inputs)
