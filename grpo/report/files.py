@@ -59,7 +59,7 @@ class RunFiles:
         return best_weights(self.record)
 
     @property
-    def results(self) -> dict[str, summary.Row]:
+    def results(self) -> dict[str, summary.TableRow]:
         """The rows of the results table, by the key in eval_*.json."""
         return summary.table_rows(self.evaluations, self.comparison)
 

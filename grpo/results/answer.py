@@ -77,4 +77,4 @@ class Answer:
 
 def most_given(answers: Sequence[Answer]) -> given.OneAnswer | None:
     """Return the most frequent answer to different questions; None if one has no gold answer."""
-    return given.most_given([str(one.read) for one in answers], [one.answer for one in answers])
+    return given.one_answer([given.tally([str(one.read) for one in answers], [one.answer for one in answers])])

@@ -13,7 +13,9 @@ from grpo.results.measures import Measure, Summary
 HEADINGS = {"before": "Before", "after": "After", "only": "Result"}  # evaluation → heading of its column
 
 Cell = tuple[str, str]  # a number, and its 95 % interval or ""
-Row = tuple[str, list[Cell]]  # a measure's label; a cell for each evaluation, and one for the change if there are two
+TableRow = tuple[
+    str, list[Cell]
+]  # a measure's label; a cell for each evaluation, and one for the change if there are two
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -47,7 +49,7 @@ def meanings(summary: Summary) -> dict[str, str]:
     return {key: text for key, text in meant.items() if text}
 
 
-def table_rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Row]:
+def table_rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, TableRow]:
     """Return the rows of a table, by the key in eval_*.json; shares in per cent."""
     summaries = list(evaluations.values())
     k = next((summary["k"] for summary in summaries if "k" in summary), "k")

@@ -180,8 +180,3 @@ def one_answer(tallies: Sequence[dict[str, Any] | None]) -> OneAnswer | None:
     size, ((key, count), *_) = sum(each["size"] for each in counted), answers.most_common(1)
     most, questions = max(golds.values()) / size, sum(each["questions"] for each in counted)
     return OneAnswer(written[key], count / size, golds[key] / size, most, questions)
-
-
-def most_given(given: Given, golds: Sequence[Gold | None]) -> OneAnswer | None:
-    """Return the most frequent of these answers to different questions; None if one has no gold answer."""
-    return one_answer([tally(given, golds)])

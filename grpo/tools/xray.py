@@ -102,7 +102,7 @@ def task_of(file: Path) -> Task:
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
-def score(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
+def scored(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
     """Return the answers with the values of the named rewards, and their sum."""
     rewards = registry.rewards_by_name(names, {}, registry.parameters_of_run(task, 0), registry.shipped(), allow_files)
     for name, reward in rewards.items():
@@ -128,7 +128,7 @@ def score(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_fil
     return with_rewards(answers, scores, dict.fromkeys(scores, 1.0))
 
 
-def print_answers(answers: Mapping[int, Answer], task: Task, heading: str) -> None:
+def print_findings(answers: Mapping[int, Answer], task: Task, heading: str) -> None:
     """Print the number of right answers, each reward's mean, and the first flagged answers of each kind."""
     flagged: dict[str, list[int]] = {}
     for number, answer in answers.items():
@@ -188,7 +188,7 @@ def main(argv: list[str]) -> int:
     answers = read_answers(file, task)
     unscored = list(answers.values())
     if given.reward_funcs or not (are_scored(unscored) or any(one.answer is None for one in unscored)):
-        scored = score(unscored, given.reward_funcs or list(REWARD_FUNCS), task, given.allow_custom_rewards == "true")
-        answers = dict(zip(answers, scored, strict=True))
-    print_answers(answers, task, "" if file == given.path else f"{file.name}: ")
+        names, allowed = given.reward_funcs or list(REWARD_FUNCS), given.allow_custom_rewards == "true"
+        answers = dict(zip(answers, scored(unscored, names, task, allowed), strict=True))
+    print_findings(answers, task, "" if file == given.path else f"{file.name}: ")
     return 0

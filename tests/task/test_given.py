@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo.task.given import distribution, how_read, most_given, one_answer, repeat, tally
+from grpo.task.given import distribution, how_read, one_answer, repeat, tally
 
 LABELS = ["A"] * 40 + ["B"] * 30 + ["C"] * 30
 
@@ -77,11 +77,11 @@ def test_any_alternative_counts_as_the_same_answer():
     ],
 )
 def test_one_answer_for_everything_is_told_from_right_answers(given, golds, collapsed):
-    assert most_given(given, golds).for_everything is collapsed
+    assert one_answer([tally(given, golds)]).for_everything is collapsed
 
 
 def test_without_gold_answers_nothing_is_said():
-    assert most_given(["A"], [None]) is None and one_answer([tally(["A"], [None])]) is None and one_answer([]) is None
+    assert one_answer([tally(["A"], [None])]) is None and one_answer([]) is None
 
 
 def test_rollouts_of_few_questions_are_counted_together():
