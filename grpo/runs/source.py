@@ -134,8 +134,9 @@ def _names_of(statement: ast.stmt) -> set[str]:
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
-    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    return {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+    nodes = list(ast.walk(statement))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names.union(*(_names_of(node) for node in nodes[1:] if isinstance(node, ast.stmt)))  # under `if`, `try`, …
 
 
 def _has_docstring(body: list[ast.stmt]) -> bool:

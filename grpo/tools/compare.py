@@ -108,10 +108,7 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         if not (answers and theirs):
             continue
         pairs = _common(answers, theirs)
-        judges = [one.evaluations["after"].get("judge") for one in (first, run)]
-        other_judge = judges[0] != judges[1] or f"code of the judge {judges[0]}" in differing_sources([first, run])
-        if not pairs or other_judge:
-            what = "have other judges" if other_judge else "answered other questions"
+        if what := _other_judges(first, run) or ("" if pairs else "answered other questions"):
             lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
         compared = comparison.compare([one for one, _ in pairs], [two for _, two in pairs])
@@ -123,6 +120,16 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         if parts:
             lines.append(f"After training, on {same}, {run.directory} against {first.directory}: {', '.join(parts)}")
     return lines
+
+
+def _other_judges(first: RunFiles, run: RunFiles) -> str:
+    """Say that two runs' answers were judged by other code, or may have been; "" if they were judged alike."""
+    judge, other = (one.evaluations["after"].get("judge") for one in (first, run))
+    changed = differing_sources([first, run])
+    if judge != other or f"code of the judge {judge}" in changed:
+        return "have other judges"
+    helpers = [label for label in changed if judge and label.startswith("code in ")]
+    return f"may have other judges (other {', other '.join(helpers)})" if helpers else ""
 
 
 def _common(one: Sequence[Answer], other: Sequence[Answer]) -> list[tuple[Answer, Answer]]:

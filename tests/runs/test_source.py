@@ -78,8 +78,11 @@ WORDS = {"yes", "no"}
 SYSTEM_PROMPT = "Reply."
 
 
-def shortened(text):
-    return text[:5]
+if True:
+    END = 5
+
+    def shortened(text):
+        return text[:END]
 
 
 class Longer:
@@ -139,14 +142,15 @@ def hashes(monkeypatch):
 @pytest.mark.parametrize(
     ("edit", "label"),
     [
-        (("    return text[:5]", "    # a comment\n\n    return text[ : 5 ]"), ""),
+        (("        return text[:END]", "        # a comment\n\n        return text[ : END ]"), ""),
         (("    return 1.0", "    return 1.0  # so"), ""),
         (('"""A script."""', '"""Another."""'), ""),
         (("learning_rate=1.0", "learning_rate=2.0"), ""),  # a setting
         (('"Reply."', '"Answer."'), ""),  # the prompt
         (("scale * inner(text)", "scale + inner(text)"), "code of date"),
         (("scale=1.0", "scale=1.5"), "code of date"),  # a default
-        (("text[:5]", "text[:6]"), "code of date"),  # a helper in its file
+        (("text[:END]", "text[:END + 1]"), "code of date"),  # a helper in its file
+        (("END = 5", "END = 6"), "code of date"),
         (('"yes"', '"yes", "Yes"'), "code of date"),  # a constant in its file
         (("factor = 2", "factor = 3"), "code of longer"),
         (("Longer(4)", "Longer(5)"), "code of longer"),

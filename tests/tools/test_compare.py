@@ -163,8 +163,14 @@ def test_other_judges_are_not_paired(runs, capsys):
     change(runs[2], "eval_after.json", judge="mine.is_right")
     said = shown(capsys, *runs)
     assert said.count("have other judges: their gains") == 2 and "against" not in said
-    change(runs[1], sources=sources | {"code of the judge mine.is_right": "2"})
-    assert "seed2 and seed3 have other judges" in shown(capsys, runs[1], runs[2])
+    ours = sources | {"code of the judge mine.is_right": "1", "code in my_helpers.py": "1"}
+    for label, said in (
+        ("code of the judge mine.is_right", "have other judges"),
+        ("code in my_helpers.py", "may have other judges (other code in my_helpers.py)"),
+    ):
+        change(runs[1], sources=ours | {label: "2"})
+        change(runs[2], sources=ours)
+        assert f"seed2 and seed3 {said}: their gains cannot be compared" in shown(capsys, runs[1], runs[2])
 
 
 @pytest.mark.parametrize("words", ["seed1", "seed1 ./seed1", "seed1 nothing", "seed1 empty", "seed1 seed2 --fast"])

@@ -1,4 +1,4 @@
-"""grpo/policy/merge.py: a merged adapter answers as the adapter does, and nothing half-written looks like a model."""
+"""grpo/tools/merge.py: a merged adapter answers as the adapter does, and nothing half-written looks like a model."""
 
 import json
 import shutil
