@@ -30,7 +30,6 @@ if __name__ == "__main__":  # --help, --version: before libraries that take seco
     begin(sys.argv[1:], __file__)
 
 from grpo.config.configure import configure
-from grpo.config.settle import settle
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import say
 from grpo.core.settings import Config
@@ -43,7 +42,7 @@ from grpo.preflight.plan import TrainingPlan
 from grpo.report import hub
 from grpo.rewarding.registry import load_rewards, make_task, needing_gold
 from grpo.rewarding.rollout import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
-from grpo.runs.run import open_run
+from grpo.runs.run import choose_run
 from grpo.task.prompts import THINK, PromptFormat
 from grpo.training.accuracy import AccuracyCurve
 from grpo.training.callbacks import add_callbacks
@@ -180,21 +179,22 @@ def experiment(config: Config) -> int:
     # 1. The task (prompt, answer pattern, rule for right answers) and the rewards
     task = make_task(config, PROMPT_FORMATS, EXEMPLARS)
     reward_funcs = load_rewards(config, task)
-    if not settle(config, task, reward_funcs):  # the run's directory, and the checkpoint to resume from
+    run = choose_run(config, task, reward_funcs)  # its directory, and the checkpoint to resume from
+    if run is None:
         return 0  # it has finished already
 
     if config.script.eval_only:
-        return evaluate_only(config, task, reward_funcs)  # answers the held-out questions, and trains nothing
+        return evaluate_only(run, task, reward_funcs)  # answers the held-out questions, and trains nothing
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out from training
     tokenizer = load_tokenizer(config)  # AutoTokenizer, padding on the left
     task = fit_to_template(task, tokenizer, config.template_kwargs)
     data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
-    perfect = preflight.check(TrainingPlan(config, tokenizer, task, data, reward_funcs))  # raises at an error
+    perfect = preflight.check(TrainingPlan(run, tokenizer, task, data, reward_funcs))  # raises at an error
     if config.script.dry_run:
         return 0
 
-    with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
+    with run.open():  # its directory, lock, signals, readable errors, and how it ends
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work
         model, peft_config = load_model(config)  # AutoModelForCausalLM in bf16, and a LoraConfig if use_peft
         with one_line(kinds=(ValueError, NotImplementedError, ImportError, OSError)):  # TRL's refusals
@@ -202,7 +202,7 @@ def experiment(config: Config) -> int:
                 model=model,
                 processing_class=tokenizer,
                 reward_funcs=list(reward_funcs.values()),
-                args=config.training,
+                args=run.args,
                 train_dataset=data.train,
                 eval_dataset=data.held_out,
                 peft_config=peft_config,
@@ -214,13 +214,13 @@ def experiment(config: Config) -> int:
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely
         say("Training (a loss near 0 is normal: watch the rewards)")
-        trainer.train(resume_from_checkpoint=config.training.resume_from_checkpoint)
+        trainer.train(resume_from_checkpoint=run.args.resume_from_checkpoint)
         if not run.stopped:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
             accuracy.measure_after()  # the same questions again
         run.end()
-        trainer.create_model_card(config.output.name)  # TRL's, with the comparison, the rewards and the prompt
-    if config.training.push_to_hub and not run.stopped:  # after the run's end: a failed upload is not a failed run
+        trainer.create_model_card(run.output.name)  # TRL's, with the comparison, the rewards and the prompt
+    if run.args.push_to_hub and not run.stopped:  # after the run's end: a failed upload is not a failed run
         hub.push(trainer)
     return run.exit_status
 

@@ -2,7 +2,6 @@
 
 from grpo.core.phases import EVALUATION
 from grpo.core.processes import is_first_process
-from grpo.core.settings import Config
 from grpo.data.dataset import load_questions
 from grpo.evaluation.evaluate import HeldOut, save
 from grpo.policy.answering import Policy
@@ -12,23 +11,24 @@ from grpo.preflight.plan import Plan
 from grpo.preflight.preflight import check
 from grpo.results.printing import print_summaries
 from grpo.rewarding.registry import Rewards, needing_gold, weights_of
-from grpo.runs.run import open_run
+from grpo.runs.run import Run
 from grpo.task.task import Task
 
 
-def evaluate_only(config: Config, task: Task, rewards: Rewards) -> int:
+def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
     """Answer the held-out questions that a run with these settings has, and save the results. Return the exit status.
 
     With `dry_run` only check settings and data.
     """
+    config = run.config
     tokenizer = load_tokenizer(config)
     task = fit_to_template(task, tokenizer, config.template_kwargs)
     needing = needing_gold(config, {} if task.judge else rewards, task)  # a judge needs none, and nothing is trained
     questions = load_questions(config, task, tokenizer, needing)
-    check(Plan(config, tokenizer, task, questions, rewards))
+    check(Plan(run, tokenizer, task, questions, rewards))
     if config.script.dry_run:
         return 0
-    with open_run(config) as run:
+    with run.open():
         run.step = None
         policy = Policy.in_training(load_for_evaluation(config), tokenizer, config.training, task.prompt.prefill)
         weights, samples = weights_of(config, rewards), config.script.eval_num_samples
@@ -37,7 +37,7 @@ def evaluate_only(config: Config, task: Task, rewards: Rewards) -> int:
         # after the evaluation, so that one that fails leaves no files
         run.begin(**task.record(), data=questions.counts())
         if is_first_process():
-            save(config.output, "only", evaluation)
+            save(run.output, "only", evaluation)
             print_summaries({"only": evaluation.summary})
         run.end("evaluated")
     return run.exit_status

@@ -10,7 +10,7 @@ from grpo.core import unhandled, versions  # noqa: F401 - the first one is for C
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
 
-SLOW = ("grpo.preflight.preflight", "grpo.config.settle", "grpo.training.accuracy", "grpo.training.callbacks")
+SLOW = ("grpo.preflight.preflight", "grpo.training.accuracy", "grpo.training.callbacks")
 
 
 def begin(argv: Sequence[str], script: str) -> None:

@@ -128,7 +128,7 @@ def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str
 def configure(
     hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, script_file: str = "train_grpo.py"
 ) -> Config:
-    """Resolve the configuration of this run on this machine. Writes nothing; `settle` chooses the directory later.
+    """Resolve the configuration of this run on this machine. Writes nothing; `choose_run` chooses the directory later.
 
     Args:
         dataset: rows in memory (DataFrame, Dataset, list of dictionaries). They replace `dataset_name`.
@@ -159,7 +159,7 @@ def configure(
         training=training,
         model=model,
         geometry=geometry,
-        notes=notes,
+        notes=tuple(notes),
         origin=origin,
         script_file=script_file,
         argv=list(argv),

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -439,46 +439,30 @@ class Geometry:
         return line + f"a rollout of {self.rollout} completions serves {counted(steps, 'optimizer step')}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
-    """The resolved configuration, the only one that trainer, tracker and report read."""
+    """The resolved configuration. Nothing changes it: what is found out later belongs to the run (runs/run.py)."""
 
     script: ScriptArguments
     training: "GRPOConfig"
     model: "ModelConfig"
     geometry: Geometry
-    notes: list[Check]  # automatic decisions, for preflight's table
+    notes: Sequence[Check]  # automatic decisions, for preflight's table
     origin: dict[str, str]  # setting → script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
     argv: list[str]
     functions: dict[str, dict[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
-    default_dir: str  # the default output_dir, without a number; empty if another one was chosen
+    default_dir: str  # the default output_dir, without a number
     own_metric: str | None = None  # the measure of the run's own evaluations that chooses the best checkpoint
     recipe: Path | None = None  # the file of --config
     standalone: bool = False  # True: nothing of the script but its code, as the recipe says
     rows: Any = None  # training data passed as a Python object: grpo/data/sources.py
-    resumed_with: list[str] = field(default_factory=list)  # differences from the checkpoint's run, in words
-    sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
-    source_files: dict[str, bytes] = field(default_factory=dict)  # by name: runs/source.py
-    code: dict[str, str] = field(default_factory=dict)  # source code of each reward and of the judge, by label
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property
     def program(self) -> str:
         """The script's name in commands to copy."""
         return program(self.script_file)
-
-    @property
-    def output(self) -> Path:
-        """The run's directory."""
-        return Path(self.training.output_dir or "")
-
-    def move(self, output: Path) -> None:
-        """Use another numbered directory (`-2`, …), and its number in a default run name."""
-        before, after = (str(path).removeprefix(self.default_dir) for path in (self.output, output))
-        if self.origin["run_name"] == "machine":
-            self.training.run_name = (self.training.run_name or "").removesuffix(before) + after
-        self.training.output_dir = str(output)
 
     @property
     def completion_limit(self) -> int:

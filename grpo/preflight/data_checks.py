@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
@@ -16,7 +15,7 @@ from grpo.results import measures
 from grpo.results.answer import Answer
 from grpo.results.comparison import FEWEST
 from grpo.results.measures import LENIENT
-from grpo.runs import checkpoints, resume
+from grpo.runs import resume
 from grpo.task.given import WHOLE, distribution, repeat
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.wrong import rewritten_json
@@ -279,13 +278,10 @@ def about_opened_tags(plan: Plan) -> Iterator[Check]:
 @CHECKS.add_for_training
 def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
     """Warn if the prompts' tokens differ from the checkpoint's. Refuse other training rows."""
-    checkpoint = plan.config.training.resume_from_checkpoint
-    if not checkpoint:
+    if not plan.run.checkpoint:
         return
-    resume.check_rows(checkpoint, plan.data.train)
-    sealed = checkpoints.read_seal(Path(checkpoint))
-    if sealed.get("tokens", plan.data.tokens) != plan.data.tokens:
-        plan.config.resumed_with.append("the tokens of the prompts")
+    resume.check_rows(plan.run.checkpoint, plan.data.train)
+    if resume.has_other_tokens(plan.run.checkpoint, plan.data.tokens):
         finding = "the tokens of the prompts, or the end token, are not the checkpoint's (an edited or dated chat "
         finding += "template, another tokenizer)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")

@@ -142,7 +142,7 @@ def about_disk(plan: TrainingPlan) -> Iterator[Check]:
     """Check that checkpoints and the model have room on the disk."""
     if (shape := plan.usable_shape) is None:
         return
-    training, output = plan.config.training, plan.config.output
+    training, output = plan.config.training, plan.run.output
     checkpoint, final = memory.disk(shape, training, plan.config.model)
     kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
     needed = kept * checkpoint + final

@@ -15,6 +15,7 @@ from grpo.policy import memory
 from grpo.policy.loading import read_configs
 from grpo.preflight.reward_trial import Trial, try_rewards
 from grpo.rewarding.registry import Rewards, weights_of
+from grpo.runs.run import Run
 from grpo.task import prompts
 from grpo.task.task import Task
 
@@ -23,11 +24,16 @@ from grpo.task.task import Task
 class Plan:
     """An evaluation before its weights are loaded, or a run (`TrainingPlan`): the input of checks."""
 
-    config: Config
+    run: Run
     tokenizer: PreTrainedTokenizerBase
     task: Task
     data: Questions
     rewards: Rewards
+
+    @property
+    def config(self) -> Config:
+        """What the user asked for."""
+        return self.run.config
 
     @property
     def trial(self) -> Trial:

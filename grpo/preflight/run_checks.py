@@ -12,7 +12,7 @@ CHECKS = Checks()
 @CHECKS.add
 def about_decisions(plan: Plan) -> Iterator[Check]:
     """List what was decided for the user: by this machine, by other settings, by the chat template."""
-    yield from (*plan.config.notes, *plan.task.notes)
+    yield from (*plan.config.notes, *plan.run.notes, *plan.task.notes)
 
 
 @CHECKS.add_for_training
@@ -33,6 +33,5 @@ def about_tracker(plan: TrainingPlan) -> Iterator[Check]:
 @CHECKS.add
 def about_output(plan: Plan) -> Iterator[Check]:
     """Name the run's directory."""
-    training = plan.config.training
-    resumed = f", resumed from {training.resume_from_checkpoint}" if training.resume_from_checkpoint else ""
-    yield Check("ok", "output", f"{training.output_dir}{resumed}")
+    resumed = f", resumed from {plan.run.checkpoint}" if plan.run.checkpoint else ""
+    yield Check("ok", "output", f"{plan.run.output}{resumed}")

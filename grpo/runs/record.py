@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from grpo.report.contents import FILES
 from grpo.runs import source
 from grpo.runs.checkpoints import SEAL, step_of
 
+if TYPE_CHECKING:
+    from grpo.runs.run import Run
+
 # Settings needed to ask a run's model
 SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
 
@@ -30,30 +33,30 @@ def started(config: Config) -> dict[str, Any]:
     return {"launcher": launcher, "program": config.program, "argv": config.argv}
 
 
-def start_record(directory: Path, config: Config, **values: Any) -> None:
+def start_record(run: "Run", **values: Any) -> None:
     """Write `run.json` (settings, versions, hardware, commit, and these values) and `source/`.
 
     A resumed run keeps metrics, alarms and faults up to its checkpoint, since later steps are logged again, and
     sets aside earlier results. A new run starts with empty files.
     """
+    config, directory, checkpoint = run.config, run.output, run.checkpoint
     directory.mkdir(parents=True, exist_ok=True)
     step, resumed = 0, None
     earlier: dict[str, Any] = {}
-    if config.training.resume_from_checkpoint:
-        checkpoint = Path(config.training.resume_from_checkpoint)
+    if checkpoint:
         step, resumed = step_of(checkpoint), checkpoint.parent
         earlier = read_value(resumed / "run.json") or {}
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
-    source.write(directory, config.source_files)
+    source.write(directory, run.code.files)
     for name in [file.name for file in FILES if file.is_log]:
         _keep_until(step, resumed and resumed / name, directory / name)
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": commands.line(**how)}
-    if config.resumed_with:
-        session["changed"] = config.resumed_with
+    if run.changed:
+        session["changed"] = run.changed
     record = {
         "status": "running",
         "started": earlier.get("started", now),
@@ -66,10 +69,10 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus},
         "geometry": dataclasses.asdict(config.geometry),
         **values,
-        "sources": config.sources,
-        "code": config.code,
+        "sources": run.code.hashes,
+        "code": run.code.code,
         "origin": config.origin,
-        "settings": config.settings(),
+        "settings": run.settings(),
         "sessions": [*earlier.get("sessions", []), session],
     }
     write_json(directory / "run.json", record)

@@ -13,7 +13,7 @@ from datasets import Dataset
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value, without_nan
-from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, Config, about, changes_learning
+from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
 from grpo.runs.source import REST, without_rest
@@ -22,20 +22,24 @@ from grpo.runs.source import REST, without_rest
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
 
-def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
-    """Return settings, sources, data and versions, for the seals of this run's checkpoints."""
+def seal_record(settings: dict[str, Any], sources: dict[str, str], rows: Dataset) -> dict[str, Any]:
+    """Return settings, sources, data and versions, for the seals of a run's checkpoints."""
     # otherwise transformers warns of a tied head, stored once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
-    settings = as_json(config.settings())
-    return {"settings": settings, "sources": config.sources, "data": hash_of_rows(rows), "versions": versions()}
+    return {"settings": as_json(settings), "sources": sources, "data": hash_of_rows(rows), "versions": versions()}
 
 
-def check_rows(checkpoint: str, rows: Dataset) -> None:
+def has_other_tokens(checkpoint: Path | None, tokens: str) -> bool:
+    """True if a checkpoint was trained on other tokens of the same prompts (another chat template or tokenizer)."""
+    return checkpoint is not None and checkpoints.read_seal(checkpoint).get("tokens", tokens) != tokens
+
+
+def check_rows(checkpoint: Path, rows: Dataset) -> None:
     """Raise UserError if the checkpoint was trained on other rows."""
     data = hash_of_rows(rows)
-    if checkpoints.read_seal(Path(checkpoint)).get("data", data) != data:
+    if checkpoints.read_seal(checkpoint).get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
             f"skip some; use the run's own data, prompt, chat template and eval_* settings, {_or_new_run(checkpoint)}"

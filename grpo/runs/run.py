@@ -12,23 +12,30 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
 from grpo.core import commands
+from grpo.core.checklist import Check
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
 from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.phases import LOADING, READING, Phase
 from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
-from grpo.core.settings import Config
+from grpo.core.settings import LENGTH, Config, about, given_by
 from grpo.core.text import human_bytes
 from grpo.report import contents, report
 from grpo.report.files import best_weights
-from grpo.runs import checkpoints, directory, record
+from grpo.runs import checkpoints, directory, record, resume, source
+from grpo.runs.directory import Claim
+from grpo.runs.source import Source
+from grpo.task import prompts
+from grpo.task.task import Task
 
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -38,7 +45,13 @@ class Run:
     """The shared state of a run: whether it trains, whether it must end, and why.
 
     Attributes:
+        config: what the user asked for.
+        args: TRL's arguments: those of `config`, with the run's directory, its name and the checkpoint to resume from.
         output: the run's directory.
+        checkpoint: the checkpoint to resume from; None: the run starts from the beginning.
+        changed: what differs from the run that wrote the checkpoint, in words.
+        notes: decisions about directory and checkpoint, for preflight's table.
+        code: the code of the run (runs/source.py).
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
@@ -49,10 +62,14 @@ class Run:
         phase: what the run is doing, or was doing when it failed.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config, self.output = config, config.output
-        checkpoint = config.training.resume_from_checkpoint
-        self.step: int | None = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0
+    def __init__(self, config: Config, claim: Claim, code: Source) -> None:
+        self.config, self.code, self.args = config, code, copy(config.training)
+        self.checkpoint = Path(claim.checkpoint) if claim.checkpoint else None
+        self.args.resume_from_checkpoint = claim.checkpoint
+        self._use(Path(claim.output_dir))
+        self.changed: list[str] = []
+        self.notes = list(claim.notes)
+        self.step: int | None = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
         self.planned = 0
         self.best_step: int | None = None
         self.ending, self.status, self.early = "", 0, False
@@ -62,6 +79,17 @@ class Run:
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
+
+    def _use(self, output: Path) -> None:
+        """Write to this directory. Its number (`-2`, …) is in a default run name, too."""
+        config, name = self.config, self.config.training.run_name or ""
+        number = re.fullmatch(rf"{re.escape(config.default_dir)}(-\d+)", str(output))
+        self.output, self.args.output_dir = output, str(output)
+        self.args.run_name = name + number[1] if number and config.origin["run_name"] == "machine" else name
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, as this run uses them."""
+        return self.config.settings() | self.args.to_dict()
 
     @property
     def stopped(self) -> bool:
@@ -82,11 +110,32 @@ class Run:
         """The first process' exit status in all processes, since torchrun kills the others if one fails."""
         return self.status if is_first_process() else 0
 
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Lock the run's directory, handle signals, and make errors readable."""
+        by_default = self.config.origin["output_dir"] == "machine" and not self.config.training.resume_from_checkpoint
+        with contextlib.ExitStack() as stack:
+            output, refusal = self.output, ""
+            try:
+                default_dir = self.config.default_dir if by_default else ""
+                output = stack.enter_context(directory.locked(output, self.args.resume_from_checkpoint, default_dir))
+            except UserError as error:
+                refusal = str(error)
+            # chosen by the first process, which locks for all
+            output, refusal = broadcast_object_list([output, refusal])
+            if refusal:
+                raise UserError(refusal)
+            if output != self.output:  # another run was faster
+                say(f"note: {self.output} was taken meanwhile")
+                self._use(output)
+            with self._signals(), self._readable():
+                yield
+
     def begin(self, **values: Any) -> None:
         """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""
-        say(f"Run: {self.config.training.run_name}, in {self.output}")
+        say(f"Run: {self.args.run_name}, in {self.output}")
         if is_first_process():
-            record.start_record(self.output, self.config, **values)
+            record.start_record(self, **values)
             self._recorded = True
 
     @contextlib.contextmanager
@@ -148,7 +197,7 @@ class Run:
         lines.append(f"  ask the model    {commands.tool('ask', run, 'your question')}")
         if (self.output / "adapter_config.json").exists():
             lines.append(f"  merge it         {commands.tool('merge', run)}")
-        if not self.config.training.push_to_hub:
+        if not self.args.push_to_hub:
             lines.append(f"  publish it       {commands.tool('publish', run, f'your-name/{name}')}")
         return "\n".join(lines)
 
@@ -265,30 +314,47 @@ class Run:
             return LOST
         if self.phase is READING:
             remedy = "delete it, and --resume_from_checkpoint auto takes the one before it"
-            checkpoint = self.config.training.resume_from_checkpoint
-            return f"resume_from_checkpoint: {checkpoint} does not load ({reason_of(error)}); {remedy}"
+            return f"resume_from_checkpoint: {self.checkpoint} does not load ({reason_of(error)}); {remedy}"
         return users_mistake(error)
 
 
-@contextlib.contextmanager
-def open_run(config: Config) -> Iterator[Run]:
-    """Lock the run's directory, handle signals, and make errors readable."""
-    with contextlib.ExitStack() as stack:
-        output, refusal = config.output, ""
-        try:
-            lock = directory.locked(output, config.training.resume_from_checkpoint, config.default_dir)
-            output = stack.enter_context(lock)
-        except UserError as error:
-            refusal = str(error)
-        output, refusal = broadcast_object_list([output, refusal])  # chosen by the first process, which locks for all
-        if refusal:
-            raise UserError(refusal)
-        if output != config.output:  # another run was faster
-            say(f"note: {config.output} was taken meanwhile")
-            config.move(output)
-        run = Run(config)
-        with run._signals(), run._readable():
-            yield run
+def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., Any]]) -> Run | None:
+    """Choose a run's directory and the checkpoint to resume from. Writes nothing.
+
+    Returns:
+        None if there is nothing to do: the run has finished, and this command changes nothing of it.
+    """
+    inline = given_by(config.origin, "script") & config.functions.keys()
+    code = source.read(Path(config.script_file), functions_of(config, task, rewards), config.recipe, inline)
+    code = code._replace(hashes=prompts.hashes(task.prompt, task.shots) | code.hashes)
+    differences = partial(resume.differences, settings=config.settings(), sources=code.hashes)
+    named = None if config.origin["output_dir"] == "machine" else config.training.output_dir
+    claim = directory.claim(named, config.default_dir, config.training.resume_from_checkpoint, differences)
+    run = Run(config, claim, code)
+    if run.checkpoint is None:
+        return run
+    settings = run.settings()
+    run.changed = resume.changed_since(run.checkpoint, settings, code.hashes)
+    run.notes += resume.note_changes(run.checkpoint, settings, config.geometry.world_size, code.hashes)
+    changed = resume.changed_since_the_end(run.checkpoint, run.output, settings, code.hashes)
+    if changed == []:
+        say(f"{run.output} has finished, and nothing has changed since; a larger max_steps trains on")
+        return run if config.script.dry_run else None
+    if changed and not any(about(key).change is LENGTH for key in changed):
+        finding = f"the run has finished, so it is only evaluated and saved again ({', '.join(changed)} changed)"
+        run.notes.append(Check("ok", "finished", finding))
+    return run
+
+
+def functions_of(
+    config: Config, task: Task, rewards: Mapping[str, Callable[..., Any]]
+) -> dict[str, Callable[..., Any]]:
+    """Return the run's rewards, judge and `prepare` by label, without the parameters that settings bind."""
+    functions = {
+        name: config.functions["reward_funcs"].get(name) or source.innermost(rewards[name]) for name in rewards
+    }
+    functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
+    return functions | ({"prepare": task.prepare} if task.prepare else {})
 
 
 def signal_name(signum: int) -> str:

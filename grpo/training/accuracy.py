@@ -59,10 +59,9 @@ class AccuracyCurve(TrainerCallback):
         config, trainer = self.run.config, self.trainer
         if not len(self.held_out.rows):
             return
-        checkpoint = config.training.resume_from_checkpoint
-        saved = None
-        if checkpoint and not config.resumed_with:
-            saved = saved_evaluation(Path(checkpoint).parent, self.held_out)
+        saved, checkpoint = None, self.run.checkpoint
+        if checkpoint and not self.run.changed:
+            saved = saved_evaluation(checkpoint.parent, self.held_out)
         before: Evaluation | None = broadcast_object_list([saved])[0]  # the first process': all must do the same
         if before is None:
             before = self._evaluate(self.held_out)

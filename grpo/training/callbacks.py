@@ -39,10 +39,13 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill
     trainer.run, trainer.each_token = run, run.check
+    if resume.has_other_tokens(run.checkpoint, data.tokens):
+        run.changed.append("the tokens of the prompts")
     record = task.record()
     # `ask` reads the prompt from a copied checkpoint
-    trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
-    trackers.start(config.training)
+    sealed = resume.seal_record(run.settings(), run.code.hashes, data.train)
+    trainer.seal_record = sealed | {"tokens": data.tokens, **record}
+    trackers.start(run.args)
     tokenizer: Any = trainer.processing_class
     chat = task.prompt.chat
     unended = templates.unended(tokenizer, trainer.eos_token_ids, config.template_kwargs) if chat else ""
@@ -59,7 +62,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
     rows = data.counts() | {"fingerprint": resume.hash_of_rows(data.train, "question")}  # without the prompt around it
-    trainer.wandb_id = trackers.wandb_id(config.training)
+    trainer.wandb_id = trackers.wandb_id(run.args)
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
     run.begin(**record, data=rows, perfect=perfect, **tracked)
 

@@ -1,6 +1,8 @@
 """grpo/config/configure.py: HYPERPARAMETERS < recipe < command line, and one readable line for every mistake."""
 
+import contextlib
 import dataclasses
+import pickle
 import re
 from pathlib import Path
 
@@ -11,16 +13,20 @@ from helpers_runs import ROOT
 import train_grpo
 from grpo.config.configure import SAID, configure, read
 from grpo.config.parsing import Parser
-from grpo.config.settle import settle
 from grpo.core.errors import UserError
 from grpo.core.settings import SETTINGS, UNSET, ScriptArguments
 from grpo.data import dataset
 from grpo.rewarding import registry
 from grpo.rewarding.functions import functions_to_names
 from grpo.runs.record import started
+from grpo.runs.run import choose_run
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
+
+
+def output_of(config):
+    return Path(config.training.output_dir)
 
 
 def recipe(tmp_path, text, name="recipe.yaml"):
@@ -159,7 +165,7 @@ def test_the_directory_of_your_own_data_names_them(tmp_path):
         (configure(INLINE, ["--config", str(path), *CPU]), "Qwen-1.5B-GRPO-conversions"),
         (configure(INLINE, ["--config", "demo"], rows), "demo-GRPO-rows-in-memory"),
     ]:
-        assert found.output == Path("outputs") / name
+        assert output_of(found) == Path("outputs") / name
 
 
 @pytest.mark.parametrize("argv", [["--config", "demo"], ["--config=recipes/demo.yaml"]])
@@ -175,7 +181,7 @@ def test_paths_in_the_script_are_paths():
     named = {key: Path("r.jsonl") for key in ("dataset_name", "eval_dataset_name")}
     config = configure(INLINE | named | {"model_name_or_path": model, "output_dir": Path("out")}, CPU)
     assert (config.script.dataset_name, config.script.eval_dataset_name) == ("r.jsonl", "r.jsonl")
-    assert (config.model.model_name_or_path, config.output) == (str(model), Path("out"))
+    assert (config.model.model_name_or_path, output_of(config)) == (str(model), Path("out"))
 
 
 def test_none_needs_a_meaning_and_a_missing_line_has_its_default():
@@ -239,7 +245,7 @@ def test_rows_that_the_script_made_are_the_data_unless_others_are_named(tmp_path
     rows = datasets.Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]})
     edited, path = INLINE | {"dataset_name": rows}, recipe(tmp_path, "dataset_name: recipe.csv\n")
     config = configure(edited, CPU)
-    assert config.rows is rows and config.output == Path("outputs/Qwen-1.5B-GRPO-rows-of-the-script")
+    assert config.rows is rows and output_of(config) == Path("outputs/Qwen-1.5B-GRPO-rows-of-the-script")
     assert started(config)["launcher"] == "python"  # whose script makes them again
     for flags, name in ((["--config", path], "recipe.csv"), (["--dataset_name", "mine.csv"], "mine.csv")):
         config = configure(edited, [*flags, *CPU])
@@ -275,11 +281,37 @@ def test_only_a_number_of_the_default_directory_is_in_the_runs_name(end, run_end
     usual = configure(INLINE, CPU)
     config = configure(INLINE, [*CPU, "--output_dir", f"{usual.default_dir}{end}"])
     task = registry.make_task(config, train_grpo.PROMPT_FORMATS, [])
-    settle(config, task, registry.load_rewards(config, task))
-    assert config.training.run_name == f"{usual.training.run_name}{run_end}"
+    run = choose_run(config, task, registry.load_rewards(config, task))
+    assert run.args.run_name == f"{usual.training.run_name}{run_end}"
 
 
 def test_none_switches_off_what_a_recipe_names(tmp_path):
     path = recipe(tmp_path, "judge: mine.f\nprepare: mine.g\n")
     config = configure(INLINE, ["--config", path, "--judge", "none", "--prepare", "none", *CPU])
     assert config.script.judge is config.script.prepare is None
+
+
+def test_no_run_changes_its_configuration(tiny_run, monkeypatch):
+    """A new run, one in the next free directory, and a resumed one."""
+    kept = []
+
+    def configured(*given):
+        config = configure(*given)
+        kept.append((config, state(config)))
+        return config
+
+    def state(config):
+        return pickle.dumps([config.settings(), config.origin, config.notes, config.argv])
+
+    monkeypatch.setattr(train_grpo, "configure", configured)
+    monkeypatch.setattr(train_grpo, "RunTrainer", lambda **_: pytest.fail("this far"))
+    flags = tiny_run(output_dir=None, run_name=None, max_steps="1", eval_samples="2")
+    Path("outputs/Tiny-60K-GRPO-rows").mkdir(parents=True)
+    Path("outputs/Tiny-60K-GRPO-rows/run.json").write_text("{}")
+    for more in ([], ["--eval_only", "true"], ["--resume_from_checkpoint", "auto"]):
+        with contextlib.suppress(pytest.fail.Exception):
+            train_grpo.main([*flags, *more])
+    for config, before in kept:
+        assert state(config) == before
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kept[0][0].notes = ()

@@ -3,18 +3,17 @@
 import contextlib
 import errno
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
+from helpers_runs import run_in
 from helpers_trainer import trained
 
 import train_grpo
 from grpo.core import phases
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, out_of_memory
 from grpo.core.processes import GivenUp
-from grpo.runs.run import Run
 from grpo.training.run_trainer import RunTrainer
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB, 1.2 GiB is free."
@@ -62,7 +61,7 @@ FAILS = {  # what fails below what is ours: the run's phase
 
 @pytest.mark.parametrize("where", FAILS, ids=[phase.name for phase in FAILS.values()])
 def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, where):
-    run = Run(SimpleNamespace(output=tmp_path, training=SimpleNamespace(resume_from_checkpoint=None)))
+    run = run_in(tmp_path)
     monkeypatch.setattr(where, full)
     monkeypatch.setattr(RunTrainer, "run", run)
     with pytest.raises(torch.OutOfMemoryError) as raised:
@@ -73,7 +72,7 @@ def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, where
 
 
 def test_a_phase_ends_with_its_work_and_with_a_signal_but_not_with_a_failure(tmp_path):
-    run = Run(SimpleNamespace(output=tmp_path, training=SimpleNamespace(resume_from_checkpoint=None)))
+    run = run_in(tmp_path)
     for error, then in ((None, phases.LOADING), (GivenUp(), phases.LOADING), (ValueError(), phases.SAMPLING)):
         with contextlib.suppress(ValueError, GivenUp), run.during(phases.TRAINING_STEP):
             with run.during(phases.SAMPLING):

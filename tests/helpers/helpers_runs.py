@@ -87,6 +87,18 @@ def finish(directory, **overrides):
     return Finished(directory / "run", " ".join(shown.getvalue().split()))
 
 
+def run_in(directory):
+    """A run of the defaults that begins in this directory."""
+    import train_grpo
+    from grpo.config.configure import configure
+    from grpo.runs.directory import Claim
+    from grpo.runs.run import Run
+    from grpo.runs.source import Source
+
+    config = configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none"])
+    return Run(config, Claim(str(directory)), Source({}, {}, {}))
+
+
 def alarms(run):
     """The alarms of a run, by name."""
     path = Path(run) / "alarms.jsonl"

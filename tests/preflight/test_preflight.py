@@ -25,6 +25,7 @@ from grpo.preflight import data_checks, model_checks, preflight
 from grpo.preflight.plan import Plan, TrainingPlan
 from grpo.preflight.preflight import stop_at_errors
 from grpo.rewarding.registry import make_task, shipped
+from grpo.runs.run import choose_run
 from lean_grpo.attention import Kernel
 from rewards import REWARD_FUNCS
 
@@ -57,7 +58,7 @@ def table(write_jsonl):
             load, kind = dataset.load_questions, Plan
         data = load(config, task, tokenizer, ["correctness"])
         functions = {name: shipped()[name] for name in rewards}
-        outcomes = preflight.outcomes(kind(config, tokenizer, task, data, functions))
+        outcomes = preflight.outcomes(kind(choose_run(config, task, functions), tokenizer, task, data, functions))
         return {check.name: check for check in outcomes}
 
     return checks

@@ -8,19 +8,18 @@ from helpers_checkpoints import make_checkpoint
 
 import train_grpo
 from grpo.config.configure import configure
-from grpo.config.settle import settle
 from grpo.core.jsonfiles import append_line
 from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
+from grpo.runs.run import choose_run
 
 
-def config(*argv):
+def run(*argv):
     output = () if "--output_dir" in argv else ("--output_dir", "r")
     given = ["--use_cpu", "true", "--report_to", "none", *output, *argv]
     found = configure(train_grpo.HYPERPARAMETERS, given, script_file=train_grpo.__file__)
     task = make_task(found, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
-    settle(found, task, load_rewards(found, task))
-    return found
+    return choose_run(found, task, load_rewards(found, task))
 
 
 def read():
@@ -28,7 +27,7 @@ def read():
 
 
 def test_run_json_has_settings_versions_hardware_and_the_end():
-    records.start_record(Path("r"), config(), prompt={"system": "Be brief."})
+    records.start_record(run(), prompt={"system": "Be brief."})
     record = read()
     assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
     assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
@@ -53,7 +52,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
     earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "seconds": 10.0}]}
     Path("r/run.json").write_text(json.dumps(earlier))
     Path("r/eval_before.json").write_text("kept")
-    records.start_record(Path("r"), config("--resume_from_checkpoint", "auto"))
+    records.start_record(run("--resume_from_checkpoint", "auto"))
     lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
     assert not Path("r/alarms.jsonl").exists() and not Path("r/faults.jsonl").exists()
@@ -69,5 +68,5 @@ def test_a_run_that_begins_anew_keeps_no_lines():
     Path("r").mkdir()
     for name in ("metrics.jsonl", "alarms.jsonl"):
         append_line(Path("r") / name, {"step": 1})
-    records.start_record(Path("r"), config())
+    records.start_record(run())
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}

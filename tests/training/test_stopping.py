@@ -10,13 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 from helpers_resume import assert_same, state_of
-from helpers_runs import LEARNS
+from helpers_runs import LEARNS, run_in
 
 import train_grpo
 from grpo.core.processes import GivenUp, by_first_process
 from grpo.evaluation.evaluate import HeldOut
 from grpo.runs import checkpoints
-from grpo.runs.run import Run
 from grpo.training import callbacks
 from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
@@ -142,8 +141,7 @@ def stopping(tmp_path, every=1):
     trainer = type("Fake", (SimpleNamespace,), {"at_boundary": RunTrainer.at_boundary})(
         _step=4, num_iterations=1, args=SimpleNamespace(steps_per_generation=every), keep_random_states=lambda: None
     )
-    training = SimpleNamespace(resume_from_checkpoint=None)
-    run = Run(SimpleNamespace(output=tmp_path, argv=[], started=0.0, script=None, training=training))
+    run = run_in(tmp_path)
     return run, StopAtRolloutEnd(trainer, run), trainer
 
 
