@@ -125,6 +125,14 @@ def test_objects_where_text_belongs_are_shown(name, dry_run):
     assert "write a `prepare` that returns the text in them" in said
 
 
+def test_a_prepare_takes_the_text_out_of_objects(dry_run):
+    """The one of docs/your-own-task.md."""
+    Path("my_rows.py").write_text('def prepare(row): return {**row, "answer": row["answer"]["value"]}\n')
+    words = "--prepare", "my_rows.prepare", "--allow_custom_rewards", "true"
+    status, said = dry_run(OBJECTS["object"][0], *words)
+    assert status == 0 and re.search(r'gold answers "\d+', said)
+
+
 def test_one_instruction_for_all_rows_is_named(dry_run):
     rows, _ = NEED_A_REMEDY["alpaca"]
     status, said = dry_run(rows, question_column="instruction", answer_column="output")
