@@ -29,7 +29,15 @@ from grpo.runs import directory
 # Settings of one data set, dropped if a recipe or a flag names another one
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 # Rewards, data and prompt, of which a line says what replaces them if they were edited in HYPERPARAMETERS
-SAID = ("reward_funcs", "judge", "prepare", "dataset_name", "prompt_format", "system_prompt", "answer_pattern")
+TASK_SETTINGS = (
+    "reward_funcs",
+    "judge",
+    "prepare",
+    "dataset_name",
+    "prompt_format",
+    "system_prompt",
+    "answer_pattern",
+)
 Layers = Sequence[tuple[str, Mapping[str, Any]]]  # sources with their settings; later ones override earlier ones
 
 
@@ -68,7 +76,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     if dataset is not None and "dataset_name" in flags:
         raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
     passed = {"dataset_name": IN_MEMORY} if dataset is not None else {}
-    below = ("recipe", ours(parser.defaults)) if standalone else ("script", script)
+    below = ("recipe", own_defaults(parser.defaults)) if standalone else ("script", script)
     layers: Layers = [below, ("recipe", recipe), ("script", passed), ("flag", flags)]
 
     settings, origin = dict(parser.defaults), dict[str, str]()
@@ -88,7 +96,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     )
 
 
-def ours(defaults: Mapping[str, Any]) -> dict[str, Any]:
+def own_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of this project's own settings, and of those that every run has an origin for."""
     names = [field.name for field in dataclasses.fields(ScriptArguments)]
     return {key: defaults[key] for key in (*names, "output_dir", "run_name")}
@@ -104,7 +112,7 @@ def _replaced(
     """Note the rewards, data and prompt in HYPERPARAMETERS that a recipe or a flag replaces."""
     return [
         Check("ok", key, f"{recipe if origin[key] == 'recipe' else 'the flag'} replaces the script's own: {own}")
-        for key in SAID
+        for key in TASK_SETTINGS
         if key in script and script[key] != defaults[key] and settings[key] != script[key]
         if origin[key] in ("recipe", "flag") and (own := _shown(script[key]))
     ]

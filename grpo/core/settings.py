@@ -242,7 +242,7 @@ class ScriptArguments:
 
 # TRL's settings about which this project knows something. A name that ends in * is a family: all settings that begin
 # so and have no line of their own
-TRLS = {
+TRL_SETTINGS = {
     # The model
     "model_name_or_path": Setting(change=CHECKPOINT, aliases=("model", "model_id")),
     "model_revision": Setting(aliases=("revision",)),
@@ -368,7 +368,7 @@ TRLS = {
     "include_for_metrics": Setting(fixed=([], f"{NO_EFFECT} GRPO computes its own metrics")),
     "batch_eval_metrics": Setting(fixed=(False, f"{NO_EFFECT} GRPO computes its own metrics")),
 }
-SETTINGS = {one.name: one.metadata["setting"] for one in dataclasses.fields(ScriptArguments)} | TRLS
+SETTINGS = {one.name: one.metadata["setting"] for one in dataclasses.fields(ScriptArguments)} | TRL_SETTINGS
 FAMILIES = {name[:-1]: known for name, known in SETTINGS.items() if name.endswith("*")}
 ALIASES = {alias: name for name, known in SETTINGS.items() for alias in known.aliases}
 

@@ -49,7 +49,7 @@ def start_record(run: "Run", **values: Any) -> None:
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
-    source.write(directory, run.code.files)
+    source.write(directory, run.source.files)
     for name in [file.name for file in FILES if file.is_log]:
         _keep_until(step, resumed and resumed / name, directory / name)
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
@@ -69,8 +69,8 @@ def start_record(run: "Run", **values: Any) -> None:
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus},
         "geometry": dataclasses.asdict(config.geometry),
         **values,
-        "sources": run.code.hashes,
-        "code": run.code.code,
+        "sources": run.source.hashes,
+        "code": run.source.code,
         "origin": config.origin,
         "settings": run.settings(),
         "sessions": [*earlier.get("sessions", []), session],

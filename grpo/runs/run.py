@@ -51,7 +51,7 @@ class Run:
         checkpoint: the checkpoint to resume from; None: the run starts from the beginning.
         changed: what differs from the run that wrote the checkpoint, in words.
         notes: decisions about directory and checkpoint, for preflight's table.
-        code: the code of the run (runs/source.py).
+        source: the code of the run.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
@@ -62,8 +62,8 @@ class Run:
         phase: what the run is doing, or was doing when it failed.
     """
 
-    def __init__(self, config: Config, claim: Claim, code: Source) -> None:
-        self.config, self.code, self.args = config, code, copy(config.training)
+    def __init__(self, config: Config, claim: Claim, source: Source) -> None:
+        self.config, self.source, self.args = config, source, copy(config.training)
         self.checkpoint = Path(claim.checkpoint) if claim.checkpoint else None
         self.args.resume_from_checkpoint = claim.checkpoint
         self._use(Path(claim.output_dir))

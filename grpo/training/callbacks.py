@@ -43,7 +43,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
         run.changed.append("the tokens of the prompts")
     record = task.record()
     # `ask` reads the prompt from a copied checkpoint
-    sealed = resume.seal_record(run.settings(), run.code.hashes, data.train)
+    sealed = resume.seal_record(run.settings(), run.source.hashes, data.train)
     trainer.seal_record = sealed | {"tokens": data.tokens, **record}
     trackers.start(run.args)
     tokenizer: Any = trainer.processing_class

@@ -11,7 +11,7 @@ import pytest
 from helpers_runs import ROOT
 
 import train_grpo
-from grpo.config.configure import SAID, configure, read
+from grpo.config.configure import TASK_SETTINGS, configure, read
 from grpo.config.parsing import Parser
 from grpo.core.errors import UserError
 from grpo.core.settings import SETTINGS, UNSET, ScriptArguments
@@ -150,7 +150,7 @@ REPLACED = [  # an edit of HYPERPARAMETERS, a recipe, flags, and what is said to
 def test_what_replaces_an_edit_of_the_block_is_said(edit, text, flags, said, tmp_path):
     path = recipe(tmp_path, text or "seed: 1\n")
     notes = configure(INLINE | edit, ["--config", path, *CPU, *flags.split()]).notes
-    found = [note.finding for note in notes if note.name in SAID]
+    found = [note.finding for note in notes if note.name in TASK_SETTINGS]
     assert len(found) == (said is not None) and all(finding.endswith(said) for finding in found)
 
 

@@ -66,7 +66,7 @@ def test_a_setting_is_added_in_one_line(tmp_path):
     shutil.copytree(ROOT / "grpo", tmp_path / "grpo", ignore=shutil.ignore_patterns("__pycache__"))
     path = tmp_path / "grpo/core/settings.py"
     text = path.read_text(encoding="utf-8")
-    for place, line in (("    # The run\n", OURS), ("TRLS = {\n", TRLS)):
+    for place, line in (("    # The run\n", OURS), ("TRL_SETTINGS = {\n", TRLS)):
         assert text.count(place) == 1
         text = text.replace(place, f"{place}{line}\n")
     path.write_text(text, encoding="utf-8")
