@@ -10,8 +10,8 @@ from typing import Any
 
 from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean, users_code
+from grpo.core.functions import innermost
 from grpo.core.settings import Config
-from grpo.runs.source import innermost
 
 Functions = dict[str, dict[str, Callable[..., Any]]]  # setting → name → function
 

@@ -15,10 +15,10 @@ from exact_answers import extract_answer
 from grpo.core import ROOT
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line
+from grpo.core.functions import innermost
 from grpo.core.settings import Config
 from grpo.rewarding.functions import function_of_file, function_of_setting, functions_of_script, logged_name, run_file
 from grpo.rewarding.rollout import judge_reward_func
-from grpo.runs.source import innermost
 from grpo.task import prompts
 from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task

@@ -23,6 +23,7 @@ from accelerate.utils import broadcast_object_list
 from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
+from grpo.core.functions import innermost
 from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.phases import LOADING, READING, Phase
@@ -350,9 +351,7 @@ def functions_of(
     config: Config, task: Task, rewards: Mapping[str, Callable[..., Any]]
 ) -> dict[str, Callable[..., Any]]:
     """Return the run's rewards, judge and `prepare` by label, without the parameters that settings bind."""
-    functions = {
-        name: config.functions["reward_funcs"].get(name) or source.innermost(rewards[name]) for name in rewards
-    }
+    functions = {name: config.functions["reward_funcs"].get(name) or innermost(rewards[name]) for name in rewards}
     functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
     return functions | ({"prepare": task.prepare} if task.prepare else {})
 

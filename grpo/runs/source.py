@@ -6,7 +6,6 @@ layout do not count.
 """
 
 import ast
-import functools
 import inspect
 import shutil
 import sys
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from grpo.core import ROOT
 from grpo.core.errors import is_of_a_library
+from grpo.core.functions import innermost
 from grpo.core.text import digest
 
 FOLDER = "source"
@@ -85,13 +85,6 @@ def without_rest(labels: Iterable[str]) -> list[str]:
 
 
 # --- Functions ----------------------------------------------------------------------------------------------------
-
-
-def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside of `functools.partial`s."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
 
 
 def _holder(function: Callable[..., Any]) -> Any:
