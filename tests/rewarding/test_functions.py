@@ -1,5 +1,6 @@
 """The user's functions are found by name: in HYPERPARAMETERS, in the script, in a file that may run."""
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -79,9 +80,10 @@ def test_a_name_is_also_that_of_a_function_that_the_script_defines():
     task = registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
     assert task.judge is task.prepare is registry.load_rewards(config, task)["mine"] is mine
     for name, file in (("mine", train_grpo.__file__), ("shutil", __file__), ("functions_to_names", __file__)):
-        config.script_file, config.script.judge = file, name  # not there, no function, imported
+        script = dataclasses.replace(config.script, judge=name)  # not there, no function, imported
+        other = dataclasses.replace(config, script_file=file, script=script)
         with pytest.raises(UserError, match=f"^judge: '{name}' is not a function of the script, or of a file"):
-            registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
+            registry.make_task(other, train_grpo.PROMPT_FORMATS, ())
 
 
 def test_functions_of_different_settings_may_share_a_name():
