@@ -13,6 +13,7 @@ from helpers_resume import assert_same, state_of
 from helpers_runs import LEARNS, run_in
 
 import train_grpo
+from grpo.core import phases
 from grpo.core.processes import GivenUp, by_first_process
 from grpo.evaluation.evaluate import HeldOut
 from grpo.runs import checkpoints
@@ -185,6 +186,23 @@ def test_a_signal_to_one_process_ends_all_of_them(tmp_path, monkeypatch):
     asked = end_step(callback)
     assert asked.should_training_stop and not asked.should_evaluate
     assert (run.ending, run.status) == ("interrupted by SIGTERM", 143)
+
+
+@pytest.mark.parametrize(
+    ("phase", "reaction"),
+    [
+        (phases.SAMPLING, "giving up this rollout"),
+        (phases.EVALUATION, "giving up this evaluation"),
+        (phases.REWARDS, "finishing this rollout's steps"),
+        (phases.SAVING, "finishing this rollout's steps"),
+    ],
+)
+def test_a_signal_says_whether_it_gives_up_the_runs_phase(tmp_path, capfd, phase, reaction):
+    run, _, _ = stopping(tmp_path)
+    run.training = True
+    with run.during(phase):
+        run._take(signal.SIGTERM, None)
+    assert capfd.readouterr().err == f"\nSIGTERM: {reaction}, then saving\n"
 
 
 # --- While work is done that a resumed run repeats
