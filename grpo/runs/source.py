@@ -55,7 +55,7 @@ def read(
         inline: the settings of functions that HYPERPARAMETERS decides.
     """
     names: dict[Path, str] = {}
-    used = _users_files(script.resolve(), functions.values())
+    used = _users_files(script, functions.values())
     for path in (script, ROOT / "rewards.py", *used, *([recipe] if recipe else [])):
         if path.is_file() and path.resolve() not in names:
             name = path.name if path.name not in names.values() else f"{path.parent.name}-{path.name}"
@@ -155,7 +155,10 @@ def _calls_in(body: list[ast.stmt], settings: Collection[str]) -> list[str]:
 
 def _users_files(script: Path, functions: Iterable[Callable[..., Any]]) -> list[Path]:
     """List the user's files that the script and the functions are in, or import from."""
-    modules = [module for module in list(sys.modules.values()) if _file_of(module) == script][:1]
+    home = script.resolve()
+    names = (script.name, home.name)  # to resolve the files of all modules would take most of a dry run's time
+    loaded = (module for module in list(sys.modules.values()) if str(getattr(module, "__file__", "")).endswith(names))
+    modules = [module for module in loaded if _file_of(module) == home][:1]
     modules += filter(None, (inspect.getmodule(_holder(function)) for function in functions))
     folders = {path.parent for module in modules if (path := _file_of(module)) and not is_of_a_library(str(path))}
     used: dict[Path, None] = {}
