@@ -145,8 +145,9 @@ def _digits(tokens: Sequence[Token], place: int) -> Read | None:
         if fraction := _after_whole(tokens, end):
             return Number(number.value + fraction[0]), fraction[1]
     slash, below, last = (_get(tokens, end + step) for step in range(3))
+    over = slash is not None and slash.low == "over" and (last is None or last.kind == "stop")  # 4 over 9
     ends = last is None or not ((last.glued and last.kind in ("word", "power")) or last.text in ("/", "^"))
-    if slash is not None and slash.text == "/" and below is not None and below.text.isdigit() and ends:
+    if slash is not None and (slash.text == "/" or over) and below is not None and below.text.isdigit() and ends:
         value = numeral(below.text)
         return (Number(number.value / value), end + 2) if value and slash.glued == below.glued else None
     if (part := _ordinal(tokens, end)) and (number.value == 1 or tokens[end].low.endswith("s")):

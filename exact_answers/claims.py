@@ -28,15 +28,19 @@ class Claim:
         readings: the tokens of the value, in the ways to read them, the fullest first.
         strong: "the answer is …": it stands although later sentences are not understood.
         doubted: could be, maybe, either: it does not replace another claim.
+        unsure: perhaps, maybe: alone it is no answer.
         joined: and, or: it stands beside the claim before it.
         approximate: about 0.4167.
+        corrects: actually, it is: it says another answer where it differs from one in a mark.
     """
 
     readings: Sequence[Sequence[Token]]
     strong: bool = False
     doubted: bool = False
+    unsure: bool = False
     joined: bool = False
     approximate: bool = False
+    corrects: bool = False
 
     @cached_property
     def meaning(self) -> Meaning | None:
@@ -162,14 +166,19 @@ class _Reader:
         joined = _joins(between) if last else self.lows[0] in words.ALTERNATIVES
         joined = joined or (kind == last_kind == START and set(between) <= words.BARE_JOINTS)
         listed = boundary > 0 and self.tokens[boundary - 1].kind == "colon" and self.is_listed(boundary - 1)
+        strong, doubted = words.any_of(clause, words.ANSWERS), words.any_of(clause, words.HEDGES)
+        pointing = words.any_of(clause, words.IT) and set(clause) <= words.IT | words.IS
+        corrects = (strong and not words.any_of(clause, words.WOULD)) or words.any_of(self.lows, words.CORRECTING)
         conditional = kind == START and self.lows[0] in ("if", "when", "case")
         self.add(
             Claim(
                 readings,
-                strong=words.any_of(clause, words.ANSWERS),
-                doubted=not computed and (listed or conditional or words.any_of(clause, words.HEDGES)),
+                strong=strong,
+                doubted=not computed and (listed or conditional or doubted),
+                unsure=words.any_of(clause, words.UNSURE),
                 joined=joined,
                 approximate=words.any_of(clause[-3:], words.ABOUT),
+                corrects=corrects or (pointing and not words.any_of(self.lows[span.end :], words.JUDGING)),
             ),
             between,
         )
@@ -203,7 +212,13 @@ class _Reader:
         if self.in_premise(boundary, span.start):
             return PREMISE, boundary
         if any(token.kind == "equals" for token in tokens[span.start : span.end]):
-            return EQUALS, self.subject(boundary)
+            tried = max((at for at in range(boundary, span.start) if lows[at] in words.TRIALS), default=span.start)
+            got = (
+                tried == span.start
+                or first.kind != "word"
+                or words.any_of(lows[tried : span.start], words.GETTING | words.COPULAS)
+            )
+            return (EQUALS, self.subject(boundary)) if got else (PREMISE, boundary)
         place = self.back(span.start, boundary)
         if place < 0:
             return VERB, self.subject(boundary)
@@ -212,6 +227,8 @@ class _Reader:
         low = lows[place - 1]
         if low in words.COPULAS or (low.endswith("'s") and len(low) > 3 and last is None):
             return self.governed(boundary, place - 1, last), self.subject(boundary)
+        if low in words.HAVING and words.any_of(lows[max(boundary - 1, 0) : place - 1], words.LABELS):
+            return MENTION, boundary  # the answer has 58 digits
         if low in words.VERBS:
             return self.governed(boundary, place - 1, last), self.subject(boundary)
         receiver = low in words.PRONOUNS or (tokens[place - 1].text[0].isupper() and place - 1 > boundary)
@@ -220,7 +237,7 @@ class _Reader:
         if low in words.VERB_LEADS:
             verbs = lows[max(boundary, place - 5) : place - 1]
             if any(verb in words.VERB_LEADS[low] for verb in verbs) and (
-                low != "for" or first.kind == "currency" or verbs[-1] in words.VERB_LEADS[low]
+                low not in ("for", "in", "at") or first.kind == "currency" or verbs[-1] in words.VERB_LEADS[low]
             ):
                 return self.governed(boundary, place - 1, last), self.subject(boundary)
         if low in words.LABELS or (low in words.FOREIGN_SUBJECTS and lows[place] == "a"):
@@ -242,6 +259,8 @@ class _Reader:
             return ADJUNCT, boundary
         if before.kind == "colon":
             return VERB, self.subject(boundary)
+        if before.low == "that" and words.any_of(self.lows[max(boundary - 2, 0) : boundary - 1], words.STATING):
+            return START, boundary
         if before.low in ("that", "which", "who") or (
             before.low in words.ALTERNATIVES and last is None and boundary > 1
         ):
@@ -257,7 +276,7 @@ class _Reader:
                 place -= 2
                 while place > boundary and lows[place - 1] in words.TRANSPARENT:
                     place -= 1
-                if place > boundary and lows[place - 1] in ("for", "with", "to", "at"):
+                if place > boundary and lows[place - 1] in ("for", "with", "to"):
                     return -1
             elif low == "to" and place - 2 >= boundary and lows[place - 2] == "equal":
                 place -= 2
@@ -433,6 +452,10 @@ class _Reader:
             return BROKEN
         if rest[0] in ("and", "or", "at") and _changes(lows[span.after + 1 : span.after + 5]):
             return BROKEN
+        if rest[0] == "or" and words.any_of(rest[1:3], words.ALTERING):
+            return BROKEN  # 72 or its double
+        if lows[span.start - 1 : span.start] == ["either"] and not later:
+            return BROKEN  # either 72 or another number
         if (
             rest[0] == "in"
             and kind != EQUALS
@@ -445,6 +468,8 @@ class _Reader:
             return DENIED
         if token.kind == "han" and any(map(words.denies, rest)):
             return DENIED
+        if any(words.is_kana_or_hangul(low) and low not in words.AFTER_VALUE for low in rest):
+            return BROKEN
         if rest[0] in words.PREDICATES or words.denies(rest[0]):
             return _predicate(rest, counted)
         if words.any_of(rest[:4], words.OPERATIONS) and any(each.start < end for each in later):

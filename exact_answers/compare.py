@@ -463,7 +463,7 @@ def name_of(tokens: Sequence[Token]) -> str:
     if not symbol or (first.low in formulas.FUNCTIONS and len(first.text) > 1):
         return ""
     rest = texts[1:]
-    if first.low in words.PREMISES:
+    if first.low in words.PREMISES | words.TRIALS:
         return ""  # let x = 5
     if all(token.kind == "word" for token in tokens):
         long = [text for text in texts if len(text) > 1]
@@ -622,6 +622,12 @@ def same_but_for_unit(answer: Meaning | None, gold: Meaning | None) -> bool:
     return answer.unit != gold.unit and same(answer._replace(unit=()), gold._replace(unit=()))
 
 
+def is_converted(one: Meaning | None, other: Meaning | None) -> bool:
+    """True if only one of two amounts has a known unit: 2 hours are 120."""
+    sizes = [isinstance(each, Number) and units.size_of(each.unit) is not None for each in map(_value, (one, other))]
+    return sizes[0] != sizes[1]
+
+
 def _agree(answer: Number | Expression, gold: Number | Expression) -> bool:
     """True unless both have a unit, and units differ; radians need none."""
     degree = (("degree", 1),)
@@ -691,4 +697,4 @@ def is_rounding(number: Meaning | None, exact: Meaning | None) -> bool:
     if value is None or (not isinstance(value, Fraction) and value[1].imag):
         return False
     value = value if isinstance(value, Fraction) else Fraction(str(value[1].real))
-    return abs(number.value - value) * 10**number.decimals <= 1
+    return abs(number.value - value) * 10**number.decimals < 1

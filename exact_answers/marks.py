@@ -68,7 +68,7 @@ def find_mark(text: str, pattern: str) -> Mark | None:
         start = text.rfind("####")
         if start < 0:
             return None
-        answer, end = _first_line(text, start + 4)
+        answer, end = _first_statement(text, start + 4)
         # keep the comma of (1, 200) and the dollars of a formula
         if not re.search(r"[\\({[]", answer):
             answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
@@ -77,10 +77,7 @@ def find_mark(text: str, pattern: str) -> Mark | None:
         *_, found = None, *_FINAL.finditer(text)
         if found is None:
             return None
-        line, end = _first_line(text, found.end())
-        said = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", line)[0]  # drop a remark after a number
-        if said != line:
-            end = text.find(said, found.end()) + len(said)
+        said, end = _first_statement(text, found.end())
         return Mark(found.start(), end, without_marks(said))
     before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
     before, after = before.strip(), after.strip()
@@ -137,6 +134,13 @@ def _first_line(text: str, start: int) -> tuple[str, int]:
     """Return the first line that is not empty from a place on, stripped, and where it ends."""
     line = re.compile(r"\s*([^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*)").match(text, start)
     return (line[1].strip(), line.end()) if line else ("", start)
+
+
+def _first_statement(text: str, start: int) -> tuple[str, int]:
+    """Return the first line without a remark after a number, and where it ends: 72. She sold more in May."""
+    line, end = _first_line(text, start)
+    said = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", line)[0]
+    return said, end if said == line else text.find(said, start) + len(said)
 
 
 def _boxes(text: str) -> list[Mark]:

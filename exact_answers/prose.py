@@ -56,8 +56,11 @@ def are_sentences(tokens: Sequence[Token]) -> bool:
 def read_tokens(tokens: Sequence[Token]) -> Reading:
     """Read the value that tokens claim at their end."""
     claims, why = decide(tokens)
-    if not claims:
-        return Reading(None, "", why)
+    return together(claims) if claims else Reading(None, "", why)
+
+
+def together(claims: Sequence[Claim]) -> Reading:
+    """Read claims that stand side by side: one value if they are equal."""
     shown = ", ".join(map(str, claims))
     meanings = [claim.meaning for claim in claims]
     if any(meaning is None for meaning in meanings):
@@ -97,6 +100,8 @@ def decide(tokens: Sequence[Token]) -> tuple[list[Claim], str]:
         current, why, was_bare = [*current, *claims] if beside else claims, VALUE, bare
         if not sentence.understood and not strong:
             current, why = [], NOT_UNDERSTOOD
+    if len(current) == 1 and current[0].unsure:
+        return [], NOT_UNDERSTOOD
     return current, why if current or why == DENIED else NOT_UNDERSTOOD
 
 

@@ -25,7 +25,7 @@ _CLOSE = {")", "]", "}", "\\}", "\\rangle", "\\rfloor", "\\rceil"}
 _SIGNS = {"number", "currency", "percent", "command", "power", "equals", "relation", "amp"}
 _TYPED = (FUNCTIONS | {"pi"}) - {"min", "max", "sec", "log"}  # functions without a backslash
 _LARGE = {"hundred", "thousand", "million", "billion", "trillion", "dozen"}
-_JOINING = words.OR | {"and", "to"}
+_JOINING = words.OR | {"and", "to", "over"}
 _HAN_DIGITS = set("零一二三四五六七八九十百千万亿两")
 _IN_WORDS = set("共个些样定起直般")  # 一共, 一个: no number
 _BEFORE_CURRENCY = {"us", "usd", "a", "c", "au", "ca", "hk", "nz"}
@@ -201,7 +201,7 @@ def _joint(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     taken = 1
     if token.kind == "comma" and after is not None and after.low in words.OR | {"and"}:
         taken, after = 2, _get(tokens, place + 2)
-    if token.kind in ("colon", "dash") or token.low == "to":
+    if token.kind in ("colon", "dash") or token.low in ("to", "over"):
         return int(before.kind == "number" and after is not None and after.kind == "number")
     if depth:
         return taken

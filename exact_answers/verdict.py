@@ -4,6 +4,7 @@ One function decides, `grade`, and says why in one word. It never raises for any
 """
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -13,11 +14,12 @@ from exact_answers.choices import plain
 from exact_answers.compare import Either, Equation, Expression, Meaning, Several, Text, read, read_tokens, same
 from exact_answers.marks import Mark
 from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE
-from exact_answers.writing import normalize, tokenize
+from exact_answers.writing import Token, normalize, tokenize
 
 UNIT = "unit"
 MAX_SAME = 60  # characters that a text may be longer than twice the gold answer which it is
 MAX_TEXT = 6_000  # characters at the end of a text that are read as prose
+MAX_AFTER = 400  # characters after a mark that may take it back
 MAX_GOLD, MAX_MARKS = 10_000, 8  # characters of a gold answer; marks that are denied, one after the other
 
 
@@ -152,15 +154,30 @@ def _denied_before(text: str, mark: Mark) -> bool:
 
 
 def _denied_after(text: str, mark: Mark) -> bool:
-    """True if the words after a mark refuse it, or one of the next sentences takes it back."""
+    """True if the words after a mark refuse it, or one of the next sentences takes it back or says another answer."""
     glue = _GLUE.match(text, mark.end)
-    rest = text[glue.end() if glue else mark.end :][:400]
+    rest = text[glue.end() if glue else mark.end :]
+    rest = rest if len(rest) <= MAX_AFTER else rest[:MAX_AFTER].rstrip("0123456789.,")  # no part of a number
     for number, sentence in enumerate(prose.sentences(tokenize(normalize(rest)))):
         if (number == 0 and _refuses([token.low for token in sentence])) or claims.takes_back(sentence):
+            return True
+        if _contradicts(sentence, mark):
             return True
         if number == 3:
             break
     return False
+
+
+def _contradicts(sentence: Sequence[Token], mark: Mark) -> bool:
+    """True if a sentence claims that the answer is another one than the mark's: actually it is 93."""
+    later = [claim for claim in claims.read_sentence(sentence).claims if claim.corrects and not claim.approximate]
+    if not later:
+        return False
+    marked = read(mark.text) or prose.read_prose(mark.text[-MAX_TEXT:]).meaning
+    said = prose.together(later).meaning
+    if marked is None or said is None or same(said, marked) or compare.is_rounding(said, marked):
+        return False
+    return any(claim.strong for claim in later) or not compare.is_converted(said, marked)
 
 
 def _refuses(lows: list[str]) -> bool:

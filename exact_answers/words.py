@@ -13,7 +13,7 @@ DENIALS = {
     "English": vocabulary(
         "not never cannot neither nor none nobody nothing nowhere without hardly scarcely barely no except",
         "excluding",
-        "besides unlike unless instead lest isnt arent wasnt dont doesnt cant wont aint",  # and each n't
+        "besides unlike unless lest isnt arent wasnt dont doesnt cant wont aint",  # and each n't
     ),
     "German": vocabulary("nicht kein keine keinen keiner keines nie niemals weder ohne außer"),
     "French": vocabulary("pas jamais aucun aucune ni sans sauf ne n'est n'a n'y"),
@@ -21,7 +21,7 @@ DENIALS = {
     "Chinese": vocabulary("不 没 非 否 未 无 別 别 勿"),
     "Arabic": vocabulary("ليس ليست لا"),
     "Hindi": vocabulary("नहीं"),
-    "Japanese": vocabulary("無"),
+    "Japanese": vocabulary("無 ではない ではありません じゃない"),
     "Korean": vocabulary("아닙니다 아니다 아니 아"),
     "Persian": vocabulary("نیست"),
     "Portuguese and Italian": vocabulary("não non nem né"),
@@ -70,24 +70,27 @@ EVERYTHING = vocabulary("anything everything nothing all any none every no")
 
 # --- Doubts, premises, results ------------------------------------------------------------------------------------
 
-HEDGES = vocabulary(
-    "could might may maybe perhaps possibly guess guesses either whether tal probably likely could've",
-    "vielleicht könnte möglicherweise peut-être quizás quizá podría 可能 也许 或许",
-)
+UNSURE = vocabulary("might maybe perhaps possibly vielleicht möglicherweise peut-être quizás quizá 可能 也许 或许")
+HEDGES = UNSURE | vocabulary("could may guess guesses either whether tal probably likely could've könnte podría")
 ABOUT = vocabulary("about approximately approx roughly around circa ca environ etwa ungefähr")
 RESULTS = vocabulary(  # words before which an earlier number was a step
     "so thus hence therefore thereby consequently accordingly finally overall altogether then also combined",
     "ultimately",
-    "giving making leaving meaning means yielding total totaling totalling which bringing result now instead",
-    "actually",
+    "giving making leaving meaning means yielding total totaling totalling which bringing result now",
     "afterwards daher deshalb folglich donc alors ainsi entonces luego 所以 因此 故",
 )
+CORRECTING = vocabulary("actually instead")
+RESULTS |= CORRECTING
+IT, IS = vocabulary("it it's this that that's"), vocabulary("is was should must be so thus now")
 PREMISES = vocabulary(
     "because since if when whenever unless suppose assuming assume given while although though after before until",
     "whether once as where let considering starting despite weil da wenn parce puisque si porque cuando",
     "因为 如果",
 )
 ALSO_PREPOSITIONS = vocabulary("after before given once as where")  # after 3 days: no verb follows
+STATING = vocabulary("follows means shows implies conclude find see know")  # it follows that
+TRIALS = vocabulary("plugging plug substituting substitute setting set trying try testing")  # substituting x = 3
+GETTING = vocabulary("get find obtain have see leads")  # what a trial gives is a claim
 OR = vocabulary("or oder ou o 或 或者")
 ALTERNATIVES = OR | vocabulary("alternatively vs versus either | /")
 ADDING = vocabulary("and und et y &")
@@ -157,7 +160,7 @@ BREAKING = (
         "through",
         "st nd rd th half divided multiplied raised power greatest base pi mehr weniger moins más menos ni sur",
         "entre mal fois",
-        "倍 半 多 余 餘 几 veces dozens",
+        "倍 半 多 余 餘 几 以上 以下 以内 veces dozens",
     )
     | units.UNKNOWN_SCALES
 )
@@ -175,7 +178,7 @@ COPULAS = vocabulary(
     "it's that's there's he's she's here's what's answer's total's they're we're",
     "lautet lauten ist sind war wären beträgt ergibt macht est sont était fait c'est es son era sería hay 是 为 為 有",
     "共 等于 得 了",
-    "هو هي است है हैं это 는 은 は é são",
+    "هو هي است है हैं это 는 은 は é è são",
 )
 AUXILIARIES = vocabulary(
     "does did do will would can could shall should must may might has have had having be been being is are was were"
@@ -190,11 +193,11 @@ FILLERS = (
         "exactly precisely only just now still also again simply actually indeed another additional extra",
         "altogether",
         "already currently therefore thus hence then both all up a an total overall together noch quite even itself",
-        "finally clearly obviously circa unos aproximadamente 约 大约 一 总 共 一共 总共 das back away home ~",
+        "finally clearly obviously circa unos aproximadamente 约 大约 一 总 共 一共 总共 全部で das back away home ~",
     )
     | ABOUT
 )
-TOTALS = vocabulary("total sum profit average score cost price value maximum minimum loss balance distance mean")
+TOTALS = vocabulary("total sum profit average score cost price value maximum minimum loss balance distance mean speed")
 TOTAL_ADJECTIVES = vocabulary("grand combined daily weekly monthly net")
 PRONOUNS = vocabulary(
     "him her them us me you it each everyone everybody himself herself themselves le les lui sie er elle"
@@ -212,6 +215,9 @@ ANSWERS = vocabulary(  # "the answer is 72" stands, whatever comes after it
     "answer answer's ans solution conclusion final antwort lösung réponse respuesta solución",
     "ответ الجواب उत्तर پاسخ risposta resposta 答案 答 답",
 )
+COUNTERS = vocabulary("つ 개 명 원 마리 권 살 분 시간 달러")  # Japanese and Korean; katakana is a noun
+AFTER_VALUE = vocabulary("です である になります 입니다 이다 이에요 예요 が 가 이 答え 答 정답 답")
+HAVING = vocabulary("has have had contains")
 LABELS = ANSWERS | vocabulary("total result sum ergebnis résultat resultado 结果")
 
 _VERBS = """
@@ -248,7 +254,8 @@ store stores stored | supply supplies supplied | throw | turn turns | turned | s
 | mow mows mowed | print prints printed | record records recorded | sign signs signed | slice slices sliced | do
 does did doing | rounds round rounded | knock knocks knocked | plan | plans planned | weighs | drain drains drained
 | kostet kosten verkauft hat haben bleiben bleibt verdient coûte | coûtent vendu vend ont reste restent gagne tiene
-tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要 | 剩 剩下 还剩 还剩下 赚 花 卖 买 要 用 付 到
+tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要 | 剩 剩下 还剩 还剩下 赚 花 卖 买 要
+用 付 到 看 吃 走 读
 """
 VERBS = set(_VERBS.replace("|", " ").split())
 VERB_LEADS = {  # words between a verb and its number
@@ -272,11 +279,13 @@ VERB_LEADS = {  # words between a verb and its number
     ),
     "at": vocabulary(
         "is are was were sells sold priced valued stands stood arrive arrives arrived start starts costs set meets",
-        "leaves leave left departs begins began ends opens closes lands",
+        "leaves leave left departs begins began ends opens closes lands travels traveled travelled drives drove runs",
+        "ran goes went moves moved flies flew walks walked traveling travelling driving",
     ),
     "with": vocabulary(
         "leaves left leave ends end ended remains started up begins finishes finished back comes him her them"
     ),
+    "in": vocabulary("finishes finished ends ended done meet meets met arrives arrived completed"),
     "as": vocabulary("is get gets find have"),
     "out": vocabulary("turns comes works came worked"),
 }
@@ -309,9 +318,16 @@ def denies(low: str) -> bool:
     return low in DENYING or low.endswith("n't")
 
 
+def is_kana_or_hangul(low: str) -> bool:
+    """True for Japanese and Korean, of which few words are known: beside a number each must be in a table."""
+    return "\u3040" <= low[0] <= "\u309f" or "\uac00" <= low[0] <= "\ud7a3"
+
+
 def is_counted(token: Token) -> bool:
     """True if a word may name what a number counts: apples, but not dozen, than, wrong or x."""
     low = token.low
+    if is_kana_or_hangul(low):
+        return low in COUNTERS
     if token.kind == "han":
         return low not in BREAKING and low not in DENYING and low not in FALSE and low not in units.SCALES
     if token.kind != "word" or low in NOT_COUNTED or low in units.CARDINALS or low.endswith("n't"):
