@@ -122,7 +122,7 @@ class RunTrainer(LeanGRPOTrainer):
             trackers.resuming_wandb(self.wandb_id),
             self._during(OPTIMIZER_STEP),
         ):
-            if resume_from_checkpoint:
+            if isinstance(resume_from_checkpoint, str):
                 with self._during(READING):  # first, since a broken file fails amid transformers' `train`
                     TrainerState.load_from_json(f"{resume_from_checkpoint}/{checkpoints.STATE}")
             return super().train(resume_from_checkpoint, *args, **kwargs)
