@@ -10,7 +10,7 @@ from typing import NamedTuple
 from exact_answers import units
 from exact_answers.formulas import NotRead, numeral
 from exact_answers.units import Unit
-from exact_answers.writing import Token
+from exact_answers.writing import Token, get
 
 _EXACT_DIGITS = 15  # decimal digits that a double always keeps
 
@@ -62,13 +62,7 @@ def read_amount(tokens: Sequence[Token], place: int = 0) -> Read | None:
     return number, end
 
 
-def _get(tokens: Sequence[Token], place: int) -> Token | None:
-    return tokens[place] if place < len(tokens) else None
-
-
 _LATEX_CURRENCIES = {"\\$": "$", "\\pounds": "£", "\\euro": "€", "\\yen": "¥"}
-_COUNTRIES = {"us", "usd", "a", "c", "au", "ca", "eur"}  # before a sign of currency: US$5
-_FRACTIONS = {"\\frac"}
 
 
 def _single(tokens: Sequence[Token], place: int) -> Read | None:
@@ -89,7 +83,7 @@ def _single(tokens: Sequence[Token], place: int) -> Read | None:
 
 
 def _sign(tokens: Sequence[Token], place: int) -> tuple[int, int]:
-    token = _get(tokens, place)
+    token = get(tokens, place)
     if token is not None and (token.text in ("-", "+") or token.low in ("minus", "negative")):
         return (1 if token.text == "+" else -1), place + 1
     return 1, place
@@ -97,8 +91,8 @@ def _sign(tokens: Sequence[Token], place: int) -> tuple[int, int]:
 
 def _currency(tokens: Sequence[Token], place: int) -> tuple[str, int]:
     """Read the sign of a currency before a number, "" without one."""
-    token, after = _get(tokens, place), _get(tokens, place + 1)
-    if token is not None and after is not None and token.low in _COUNTRIES:
+    token, after = get(tokens, place), get(tokens, place + 1)
+    if token is not None and after is not None and token.low in units.COUNTRIES:
         if after.kind == "currency" and after.glued:
             return after.text, place + 2
         if token.low in ("usd", "eur") and after.kind == "number":
@@ -111,7 +105,7 @@ def _currency(tokens: Sequence[Token], place: int) -> tuple[str, int]:
 
 
 def _percent(number: Number, tokens: Sequence[Token], place: int) -> Read:
-    token, after = _get(tokens, place), _get(tokens, place + 1)
+    token, after = get(tokens, place), get(tokens, place + 1)
     if token is not None and (token.text in ("%", "\\%") or token.low in ("percent", "prozent")):
         return number._replace(percent=True), place + 1
     if token is not None and token.low == "per" and after is not None and after.low == "cent":
@@ -121,12 +115,12 @@ def _percent(number: Number, tokens: Sequence[Token], place: int) -> Read:
 
 def _magnitude(tokens: Sequence[Token], place: int) -> Read | None:
     """Read digits, a fraction or words."""
-    token = _get(tokens, place)
+    token = get(tokens, place)
     if token is None:
         return None
     if token.kind == "number":
         return _digits(tokens, place)
-    if token.text in _FRACTIONS and (fraction := _fraction(tokens, place)):
+    if token.text == "\\frac" and (fraction := _fraction(tokens, place)):
         return Number(fraction[0]), fraction[1]
     if token.kind == "word":
         return _words(tokens, place)
@@ -144,7 +138,7 @@ def _digits(tokens: Sequence[Token], place: int) -> Read | None:
             return read
         if fraction := _after_whole(tokens, end):
             return Number(number.value + fraction[0]), fraction[1]
-    slash, below, last = (_get(tokens, end + step) for step in range(3))
+    slash, below, last = (get(tokens, end + step) for step in range(3))
     over = slash is not None and slash.low == "over" and (last is None or last.kind == "stop")  # 4 over 9
     ends = last is None or not ((last.glued and last.kind in ("word", "power")) or last.text in ("/", "^"))
     if slash is not None and (slash.text == "/" or over) and below is not None and below.text.isdigit() and ends:
@@ -165,7 +159,7 @@ def _decimal(text: str) -> Number:
 
 def _decimal_comma(tokens: Sequence[Token], place: int) -> Read | None:
     """Read 7,50; three digits after a comma are thousands, and 4,75,1 is a list."""
-    comma, decimals, last, more = (_get(tokens, place + step) for step in range(1, 5))
+    comma, decimals, last, more = (get(tokens, place + step) for step in range(1, 5))
     if comma is None or comma.text != "," or not comma.glued or decimals is None or not decimals.glued:
         return None
     listed = last is not None and last.text == "," and last.glued and (more is None or more.glued)
@@ -178,8 +172,8 @@ def _decimal_comma(tokens: Sequence[Token], place: int) -> Read | None:
 
 def _after_whole(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
     r"""Read what makes a mixed number of a whole one: 3 1/2, 3\frac{1}{2}, 3 and a half."""
-    token = _get(tokens, place)
-    if token is None or (token.glued and token.text not in _FRACTIONS):
+    token = get(tokens, place)
+    if token is None or (token.glued and token.text != "\\frac"):
         return None
     if token.low in ("and", "&"):
         return _fraction(tokens, place + 1) or _part(tokens, place + 1)
@@ -188,11 +182,11 @@ def _after_whole(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | 
 
 def _fraction(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
     r"""Read 1/2, \frac{1}{2} or \frac12 below 1 if it follows a whole number; None for other tokens."""
-    token = _get(tokens, place)
+    token = get(tokens, place)
     if token is None:
         return None
     texts = [each.text for each in tokens[place : place + 7]]
-    if token.text in _FRACTIONS:
+    if token.text == "\\frac":
         if len(texts) > 1 and len(texts[1]) == 2 and texts[1].isdigit():
             above, below, end = texts[1][0], texts[1][1], place + 2
         elif len(texts) == 7 and [texts[k] for k in (1, 3, 4, 6)] == ["{", "}", "{", "}"]:
@@ -207,19 +201,19 @@ def _fraction(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | Non
         return None
     if not (above.isdigit() and below.isdigit() and len(above + below) < 100) or int(below) == 0:
         return None
-    after = _get(tokens, end)
+    after = get(tokens, end)
     return None if after and after.text in ("^", "!") else (Fraction(int(above), int(below)), end)
 
 
 def _ordinal(tokens: Sequence[Token], place: int) -> int:
     """Return the denominator in a word such as twelfths, after a number."""
-    token = _get(tokens, place)
+    token = get(tokens, place)
     return units.PARTS.get(token.low, 0) if token and token.kind == "word" else 0
 
 
 def _part(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
     """Read a half, three quarters, half, one third."""
-    token = _get(tokens, place)
+    token = get(tokens, place)
     if token is None:
         return None
     if token.low in ("half", "quarter"):
@@ -228,13 +222,10 @@ def _part(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
     if token.kind == "number" and token.text.isdigit() and len(token.text) < 4:
         above = int(token.text)
     place += 1
-    if (hyphen := _get(tokens, place)) and hyphen.text == "-" and hyphen.glued:
+    if (hyphen := get(tokens, place)) and hyphen.text == "-" and hyphen.glued:
         place += 1
     below = _ordinal(tokens, place) if above else 0
     return (Fraction(above or 0, below), place + 1) if below else None
-
-
-_MULTIPLES = ("thousand", "million", "billion", "trillion", "quadrillion")
 
 
 def _words(tokens: Sequence[Token], place: int) -> Read | None:
@@ -249,7 +240,7 @@ def _words(tokens: Sequence[Token], place: int) -> Read | None:
     if whole is None:
         return None
     value, end = whole
-    token, after = _get(tokens, end), _get(tokens, end + 1)
+    token, after = get(tokens, end), get(tokens, end + 1)
     if token is not None and token.low == "and" and (part := _part(tokens, end + 1)):
         return Number(value + part[0]), part[1]
     if token is not None and token.low == "point":
@@ -262,10 +253,10 @@ def _words(tokens: Sequence[Token], place: int) -> Read | None:
 def _cardinal(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
     """Read a whole number in words, whose tens and ones a hyphen or a space joins."""
     total, group, last, end = Fraction(0), Fraction(0), 0, place  # last: the last word's value, 0 before the first
-    while token := _get(tokens, end):
-        word, after = token.low, _get(tokens, end + 1)
+    while token := get(tokens, end):
+        word, after = token.low, get(tokens, end + 1)
         follows = units.CARDINALS.get(after.low, -1) if after is not None else -1
-        if not last and word in ("a", "an") and after is not None and after.low in ("hundred", "dozen", *_MULTIPLES):
+        if not last and word in ("a", "an") and after is not None and after.low in units.LARGE:
             group, last = Fraction(1), 1
         elif last and ((word == "and" and 0 < follows < last and last >= 100) or (word == "-" and 20 <= last < 100)):
             if follows < 0:
@@ -274,7 +265,7 @@ def _cardinal(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | Non
             group, last = group + units.CARDINALS[word], units.CARDINALS[word] or 1
         elif word == "hundred" and 0 < last < 100:
             group, last = group * 100, 100
-        elif word in _MULTIPLES and last and group:
+        elif word in units.MULTIPLES and last and group:
             total, group, last = total + group * units.SCALES[word], Fraction(0), int(units.SCALES[word])
         else:
             break
@@ -285,39 +276,35 @@ def _cardinal(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | Non
 def _points(whole: Fraction, tokens: Sequence[Token], place: int) -> Read | None:
     """Read the digits after "point": seven point five."""
     digits = ""
-    while (digit := _get(tokens, place)) and units.CARDINALS.get(digit.low, 10) < 10 and len(digits) < 20:
+    while (digit := get(tokens, place)) and units.CARDINALS.get(digit.low, 10) < 10 and len(digits) < 20:
         digits, place = f"{digits}{units.CARDINALS[digit.low]}", place + 1
     return (Number(whole + Fraction(f"0.{digits}")), place) if digits else None
-
-
-_HAN = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"两": 2, "兩": 2, "〇": 0}
-_HAN_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 
 
 def _han(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
     """Read a number in Chinese signs: 七十二, 三百零五, 两万."""
     total, group, digit, end = 0, 0, -1, place
-    while (token := _get(tokens, end)) and (token.text in _HAN or token.text in _HAN_SCALES):
-        if token.text in _HAN:
+    while (token := get(tokens, end)) and token.text in units.HAN:
+        if (value := units.HAN[token.text]) < 10:
             if digit > 0:
                 return None
-            digit = _HAN[token.text]
-        elif (scale := _HAN_SCALES[token.text]) >= 10**4:
-            total, group, digit = (total + group + max(digit, 0)) * scale, 0, -1
+            digit = value
+        elif value >= 10**4:
+            total, group, digit = (total + group + max(digit, 0)) * value, 0, -1
         else:
-            group, digit = group + (1 if digit < 0 else digit) * scale, -1
+            group, digit = group + (1 if digit < 0 else digit) * value, -1
         end += 1
     return (Fraction(total + group + max(digit, 0)), end) if end > place else None
 
 
 def _scale(number: Number, place: int, tokens: Sequence[Token]) -> Read:
     """Multiply by the words after a number: 1.5 million, 70k, 5 hundred thousand, 3亿."""
-    token = _get(tokens, place)
+    token = get(tokens, place)
     if token and token.glued and token.text in units.LETTER_SCALES and token.kind == "word":
         value, place = number.value * units.LETTER_SCALES[token.text], place + 1
         return number._replace(value=value, digits=0), place
     for _ in range(3):
-        if not (token := _get(tokens, place)) or token.kind not in ("word", "han"):
+        if not (token := get(tokens, place)) or token.kind not in ("word", "han"):
             break
         word = token.text if token.text in units.SCALES or len(token.text) < 3 else token.low
         scale = units.SCALES.get(word) or units.SCALES.get(word.removesuffix("s") if len(word) > 3 else word)
@@ -355,7 +342,7 @@ def _unit_word(tokens: Sequence[Token], place: int, before: list[str]) -> tuple[
     Args:
         before: the words of the unit so far.
     """
-    token, after = tokens[place], _get(tokens, place + 1)
+    token, after = tokens[place], get(tokens, place + 1)
     if token.kind == "power":
         return _exponent(tokens, place, bool(before))
     if token.text in ("\\degree", "\\circ"):
@@ -390,7 +377,7 @@ def _exponent(tokens: Sequence[Token], place: int, known: bool) -> tuple[list[st
 def _short(tokens: Sequence[Token], place: int) -> bool:
     """True if a single letter is a unit: 5 m, 5 km/h, but not 5m + 3 or 5 x."""
     token = tokens[place]
-    after, before = _get(tokens, place + 1), tokens[place - 1] if place else None
+    before, after = get(tokens, place - 1), get(tokens, place + 1)
     if token.text not in units.SHORT or (before is not None and before.kind not in ("number", "operator", "word")):
         return False
     if after is None or after.text in ("^", "/"):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from exact_answers import words
 from exact_answers.claims import is_attributed, takes_back
 from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE, sentences
-from exact_answers.writing import Token, normalize, tokenize
+from exact_answers.writing import Token, get, normalize, tokenize
 
 _OPTION = re.compile(r"[(\[]?([a-z])[).\]]?")
 _LETTERS = re.compile(r"(?:both )?\(?[a-z]\)?(?:(?:[,&\s]|and)+\(?[a-z]\)?)+")
@@ -76,7 +76,7 @@ class Letter(NamedTuple):
 
 
 _CUTS = {",", ";", ":", "so", "therefore", "thus", "hence", "because", "since", "but", "=>", "if", "when"}
-_CHOOSING = {"choose", "pick", "select", "go", "with", "chose", "picked", "selected", "选", "选择", "选项"}
+_CHOOSING = {"choose", "pick", "select", "go", "with", "chose", "picked", "selected", "选", "选项"}
 _NOUNS = {"option", "choice", "answer", "letter", "alternative", "response"}
 _CORRECT = {"correct", "right", "best", "answer", "true", "better", "one", "choice"}
 _LIST = words.OR | {",", "and", "&", "/", "nor", "(", ")", "both", "perhaps", "maybe", "possibly"}
@@ -198,8 +198,7 @@ def _is_option(sentence: Sequence[Token], place: int) -> bool:
     token = sentence[place]
     if token.kind not in ("word", "abbreviation") or len(token.text.rstrip(".")) != 1 or not token.text.isascii():
         return False
-    before = sentence[place - 1] if place else None
-    after = sentence[place + 1] if place + 1 < len(sentence) else None
+    before, after = get(sentence, place - 1), get(sentence, place + 1)
     if before is not None and (
         before.kind in ("number", "operator", "power", "percent", "equals") or before.text == "'"
     ):

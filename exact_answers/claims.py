@@ -6,7 +6,6 @@ The words before a value say how it stands in its sentence (`_left`), those afte
 All words are looked up in the tables of words.py; a place that they do not explain leaves the sentence not understood.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +13,10 @@ from typing import NamedTuple
 
 from exact_answers import units, words
 from exact_answers.amounts import Number, read_amount
-from exact_answers.compare import Equation, Meaning, read_tokens
+from exact_answers.compare import Equation, Meaning, encloses, read_tokens
 from exact_answers.formulas import SYMBOLS
 from exact_answers.spans import Span, spans
-from exact_answers.writing import Token
+from exact_answers.writing import Token, get
 
 
 @dataclass
@@ -204,7 +203,7 @@ class _Reader:
         tokens, lows = self.tokens, self.lows
         boundary = self.boundary(span.start)
         first = tokens[span.start]
-        before = tokens[span.start - 1] if span.start else None
+        before = get(tokens, span.start - 1)
         if before is not None and first.glued and before.kind == "word" and first.kind in ("number", "open"):
             return MENTION, boundary  # a72, exec(5)
         if first.text == "(" and last is not None and last.after == span.start:
@@ -252,7 +251,7 @@ class _Reader:
 
     def at_start(self, boundary: int, last: Span | None) -> tuple[str, int]:
         """Say how a value stands that begins a clause."""
-        before = self.tokens[boundary - 1] if boundary else None
+        before = get(self.tokens, boundary - 1)
         if before is None:
             return START, boundary
         if before.text == "(" and last is not None:
@@ -395,7 +394,7 @@ class _Reader:
             if whole[0].kind == "relation":
                 return None
             whole = whole[1:]
-        if whole and whole[0].text == "(" and whole[-1].text == ")" and _closes(whole):
+        if whole and whole[0].text == "(" and whole[-1].text == ")" and encloses(whole):
             whole = whole[1:-1]
         if not whole or (whole[-1].kind in ("equals", "operator", "relation", "power") and whole[-1].text not in "!|"):
             return None
@@ -585,12 +584,6 @@ def _predicate(rest: Sequence[str], counted: bool) -> str:
 def _points_back(before: Sequence[str]) -> bool:
     """True if the words before one say that what was said is …: that is, this was clearly, it's."""
     return words.any_of(before[-5:], words.POINTING) and all(low in words.POINTING_BACK for low in before[-5:])
-
-
-def _closes(tokens: Sequence[Token]) -> bool:
-    """True if the first bracket is closed by the last."""
-    depths = itertools.accumulate((token.text == "(") - (token.text == ")") for token in tokens)
-    return 0 not in list(depths)[:-1]
 
 
 def _is_variable(token: Token) -> bool:

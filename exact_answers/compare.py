@@ -14,7 +14,7 @@ from exact_answers import formulas, units, words
 from exact_answers.amounts import Number, read_amount, read_unit
 from exact_answers.formulas import Node, Value
 from exact_answers.units import Unit
-from exact_answers.writing import Token, normalize, tokenize
+from exact_answers.writing import CLOSING, OPENING, Token, get, normalize, tokenize
 
 MAX_LENGTH, MAX_TOKENS = 400, 150  # characters and tokens of a value
 MAX_PARTS = 24  # of a list, a tuple or a matrix
@@ -59,7 +59,6 @@ Meaning = Number | Expression | Several | Equation | Either | Text
 _SKIPPED = {"\\(", "\\)", "\\[", "\\]", "\\displaystyle", "\\mathrm", "\\left", "\\right", "\\limits", "\\"}
 _NAMING = {"\\det", "\\overline", "\\angle", "\\vec", "\\lim", "\\int", "\\sum", "\\prod", "\\hat", "\\bar", "\\max"}
 _NAMING |= {"\\triangle", "\\measuredangle", "\\operatorname", "\\Pr", "\\gcd", "\\lcm", "\\iint", "\\mathbb"}
-_OPENING, _CLOSING = {"(", "[", "{", "\\{", "\\langle"}, {")", "]", "}", "\\}", "\\rangle"}
 _RELATIONS = {"\\le": "<=", "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">="}
 _RELATIONS |= {"\\lt": "<", "\\gt": ">", "\\ne": "!=", "\\neq": "!=", "!=": "!=", "=<": "<="}
 _RELATIONS |= {sign: sign for sign in ("<", ">", "<=", ">=")}
@@ -93,9 +92,9 @@ def undecorated(tokens: Sequence[Token]) -> list[Token]:
     while kept and kept[-1].text in (".", ";", ",", "...", "!") and not (kept[-1].text == "!" and kept[-1].glued):
         kept.pop()
     texts = {token.text for token in kept}
-    if len(kept) > 1 and kept[0].text in ("(", "[") and not texts & _CLOSING:
+    if len(kept) > 1 and kept[0].text in ("(", "[") and not texts & CLOSING:
         kept = kept[1:]
-    elif len(kept) > 1 and kept[-1].text in (")", "]") and not texts & _OPENING:
+    elif len(kept) > 1 and kept[-1].text in (")", "]") and not texts & OPENING:
         kept = kept[:-1]
     if len(kept) > 2 and kept[0].kind == "quote" and kept[-1].kind == "quote":
         kept = kept[1:-1]
@@ -110,8 +109,7 @@ def _without_dollars(tokens: list[Token]) -> list[Token]:
     dropped: set[int] = set()
     opening: int | None = None
     for place in places:
-        after = tokens[place + 1] if place + 1 < len(tokens) else None
-        before = tokens[place - 1] if place else None
+        before, after = get(tokens, place - 1), get(tokens, place + 1)
         double = before is not None and before.text == "$" and tokens[place].glued
         if opening is not None and double and opening == place - 1:
             dropped |= {place}
@@ -144,7 +142,7 @@ def _read(tokens: list[Token]) -> Meaning | None:
     if "\\cup" in texts or "U" in texts[1:-1]:
         signs = [place for place, text in enumerate(texts) if text in ("\\cup", "U")]
         parts = _cut(tokens, signs)
-        if all(part and part[0].text in _OPENING | {"\\mathbb", "]"} for part in parts):
+        if all(part and part[0].text in OPENING | {"\\mathbb", "]"} for part in parts):
             return Several("union", tuple(map(_read, parts)))
     if texts[0] == "\\mathbb" and texts[1:] in (["{", "R", "}"], ["R"]):
         return Several("open", (MINUS_INFINITY, INFINITY))
@@ -172,7 +170,7 @@ def _read(tokens: list[Token]) -> Meaning | None:
         return _relation(_cut(tokens, signs), [_RELATIONS[texts[place]] for place in signs])
     if equals := [place for place, text in _outside(tokens) if tokens[place].kind == "equals"]:
         return _equation(_cut(tokens, equals))
-    if texts[0] in _OPENING | {"]"} and texts[-1] in _CLOSING | {"["} and _encloses(tokens):
+    if texts[0] in OPENING | {"]"} and texts[-1] in CLOSING | {"["} and encloses(tokens):
         within = _split(tokens[1:-1])
         kind = _PAIRS.get(texts[0], "]")[0] + {"\\rangle": ")", "\\}": "}"}.get(texts[-1], texts[-1])
         if 1 < len(within) <= MAX_PARTS:
@@ -200,10 +198,10 @@ def _outside(tokens: Sequence[Token]) -> Iterable[tuple[int, str]]:
     """Yield places and texts outside of brackets."""
     depth = 0
     for place, token in enumerate(tokens):
-        depth -= token.text in _CLOSING
+        depth -= token.text in CLOSING
         if depth <= 0:
             yield place, token.text
-        depth += token.text in _OPENING
+        depth += token.text in OPENING
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
@@ -213,12 +211,12 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
     return [part for part in parts if part] if len(parts) > 1 and parts[0] and parts[-1] else [tokens]
 
 
-def _encloses(tokens: Sequence[Token]) -> bool:
+def encloses(tokens: Sequence[Token]) -> bool:
     """True if the first bracket is closed by the last."""
     depth = 0
     for place, token in enumerate(tokens):
-        opens = token.text in _OPENING or (place == 0 and token.text == "]")
-        closes = token.text in _CLOSING or (place == len(tokens) - 1 and token.text == "[")
+        opens = token.text in OPENING or (place == 0 and token.text == "]")
+        closes = token.text in CLOSING or (place == len(tokens) - 1 and token.text == "[")
         if place == 0:
             opens, closes = True, False
         if place == len(tokens) - 1:
@@ -275,7 +273,7 @@ def _clock(hours: str, minutes: str, rest: Sequence[str]) -> Text | None:
 
 def _amount(tokens: list[Token]) -> Meaning | None:
     """Read a number with its unit, or with the words that it counts."""
-    if tokens[0].text == "(" and tokens[-1].text == ")" and _encloses(tokens) and len(tokens) < 8:
+    if tokens[0].text == "(" and tokens[-1].text == ")" and encloses(tokens) and len(tokens) < 8:
         inner = _amount(tokens[1:-1]) if len(tokens) > 2 else None
         return inner if isinstance(inner, Number) and not inner.comma else None
     read = read_amount(tokens)
@@ -296,7 +294,7 @@ def _amount(tokens: list[Token]) -> Meaning | None:
         if number.unit:
             return number
         return number._replace(unit=units.read_unit(" ".join(token.text for token in rest)))
-    if rest[0].text == "(" and rest[-1].text == ")" and _encloses(rest):  # 72 (seventy-two)
+    if rest[0].text == "(" and rest[-1].text == ")" and encloses(rest):  # 72 (seventy-two)
         inside = _read(rest[1:-1]) if len(rest) > 2 else None
         return number if inside is not None and same(inside, number) else None
     return None

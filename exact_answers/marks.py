@@ -176,16 +176,10 @@ def _last_box(text: str) -> Mark | None:
         if found is None:
             found = box
         elif box.end <= found.start and _joins(text[box.end : found.start], beside=True):
-            found = Mark(
-                box.start, found.end, box.text if _same(box.text, found.text) else f"{box.text}, {found.text}"
-            )
+            found = Mark(box.start, found.end, box.text if box.text == found.text else f"{box.text}, {found.text}")
         else:
             break
     return found
-
-
-def _same(one: str, other: str) -> bool:
-    return one == other
 
 
 def joined_tags(text: str) -> Iterator[str]:

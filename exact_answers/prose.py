@@ -12,7 +12,7 @@ from typing import NamedTuple
 from exact_answers import words
 from exact_answers.claims import UNREAD, Claim, read_sentence
 from exact_answers.compare import Meaning, Several, is_rounding, same
-from exact_answers.writing import Token, normalize, tokenize
+from exact_answers.writing import Token, get, normalize, tokenize
 
 DELIMITERS = {"\\[", "\\]", "\\(", "\\)"}
 MAX_WORDS = 8  # of a value, with its unit and what it counts
@@ -144,7 +144,7 @@ def _goes_on(token: Token) -> bool:
 
 def _is_after_letter(sentence: Sequence[Token], tokens: Sequence[Token], place: int) -> bool:
     """True for the stop in `C. is wrong`, which ends no sentence."""
-    after = tokens[place + 1] if place + 1 < len(tokens) else None
+    after = get(tokens, place + 1)
     letter = len(sentence) == 1 and len(sentence[0].text) == 1 and sentence[0].kind == "word"
     return letter and after is not None and after.kind == "word" and after.text.islower()
 
@@ -153,7 +153,7 @@ def _is_decoration(sentence: Sequence[Token], tokens: Sequence[Token], place: in
     """True for bold type, a formula's delimiter, a quote that is no prime, and a list's bullet."""
     token = tokens[place]
     if token.kind == "quote":
-        before = tokens[place - 1] if place else None
+        before = get(tokens, place - 1)
         opened = any(each.text == token.text for each in tokens[max(place - 8, 0) : place])
         prime = before is not None and (
             before.kind in ("number", "close") or (before.kind == "word" and len(before.text) == 1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from exact_answers import units, words
 from exact_answers.amounts import read_unit
 from exact_answers.formulas import FUNCTIONS
-from exact_answers.writing import Token
+from exact_answers.writing import CLOSING, OPENING, Token, get
 
 MAX_SPAN = 150  # tokens of a value
 MAX_BRACKETS = 8  # that open at one place
@@ -20,15 +20,10 @@ class Span(NamedTuple):
     after: int
 
 
-_OPEN = {"(", "[", "{", "\\{", "\\langle", "\\lfloor", "\\lceil"}
-_CLOSE = {")", "]", "}", "\\}", "\\rangle", "\\rfloor", "\\rceil"}
 _SIGNS = {"number", "currency", "percent", "command", "power", "equals", "relation", "amp"}
 _TYPED = (FUNCTIONS | {"pi"}) - {"min", "max", "sec", "log"}  # functions without a backslash
-_LARGE = {"hundred", "thousand", "million", "billion", "trillion", "dozen"}
 _JOINING = words.OR | {"and", "to", "over"}
-_HAN_DIGITS = set("零一二三四五六七八九十百千万亿两")
 _IN_WORDS = set("共个些样定起直般")  # 一共, 一个: no number
-_BEFORE_CURRENCY = {"us", "usd", "a", "c", "au", "ca", "hk", "nz"}
 
 
 def spans(tokens: Sequence[Token]) -> list[Span]:
@@ -45,13 +40,9 @@ def spans(tokens: Sequence[Token]) -> list[Span]:
     return found
 
 
-def _get(tokens: Sequence[Token], place: int) -> Token | None:
-    return tokens[place] if 0 <= place < len(tokens) else None
-
-
 def begins(tokens: Sequence[Token], place: int) -> bool:
     """True if a value may begin at a place."""
-    token, after = tokens[place], _get(tokens, place + 1)
+    token, after = tokens[place], get(tokens, place + 1)
     match token.kind:
         case "number" | "command" | "equals" | "relation":
             return True
@@ -59,7 +50,9 @@ def begins(tokens: Sequence[Token], place: int) -> bool:
             return after is not None and after.kind != "currency" and begins(tokens, place + 1)
         case "operator" if after is not None and token.text in "-+":
             return (
-                after.kind in ("number", "currency", "command") or is_letter(tokens, place + 1) or after.text in _OPEN
+                after.kind in ("number", "currency", "command")
+                or is_letter(tokens, place + 1)
+                or after.text in OPENING
             )
         case "operator" if after is not None and token.text == "|":
             return after.glued
@@ -69,7 +62,7 @@ def begins(tokens: Sequence[Token], place: int) -> bool:
             )
             return inner > 0 and (begins(tokens, inner) or is_letter(tokens, inner, bracket=True))
         case "han":
-            return token.text in _HAN_DIGITS and not (
+            return token.text in units.HAN and not (
                 token.text == "一" and after is not None and after.text in _IN_WORDS
             )
         case "word":
@@ -78,13 +71,13 @@ def begins(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _word_begins(tokens: Sequence[Token], place: int) -> bool:
-    token, after = tokens[place], _get(tokens, place + 1)
+    token, after = tokens[place], get(tokens, place + 1)
     if token.low in ("minus", "negative"):
         return after is not None and begins(tokens, place + 1)
     if token.low in ("a", "an"):
-        return after is not None and after.low in _LARGE
+        return after is not None and after.low in units.LARGE
     if after is not None and after.kind == "currency" and after.glued:
-        return token.low in _BEFORE_CURRENCY
+        return token.low in units.COUNTRIES
     return token.low in units.CARDINALS or token.low == "half" or token.low in _TYPED or is_letter(tokens, place)
 
 
@@ -92,8 +85,8 @@ def _is_pronoun(tokens: Sequence[Token], place: int) -> bool:
     """True for the one, this one, one of them, one who."""
     if tokens[place].low != "one":
         return False
-    before, after = (_get(tokens, place + step) for step in (-1, 1))
-    if after is not None and (after.low in _LARGE or after.low in units.PARTS or after.text == "-"):
+    before, after = (get(tokens, place + step) for step in (-1, 1))
+    if after is not None and (after.low in units.LARGE or after.low in units.PARTS or after.text == "-"):
         return False
     return (before is not None and before.low in words.DETERMINERS) or (
         after is not None and after.low in words.AFTER_ONE
@@ -117,7 +110,7 @@ _NEXT_TO_VARIABLE = {
 
 def is_letter(tokens: Sequence[Token], place: int, bracket: bool = False) -> bool:
     """True for a letter that is a variable: a sign of mathematics is next to it."""
-    token, before, after = tokens[place], _get(tokens, place - 1), _get(tokens, place + 1)
+    token, before, after = tokens[place], get(tokens, place - 1), get(tokens, place + 1)
     if token.kind != "word" or len(token.text) > 1 + token.glued:
         return False
     signs = ("operator", "number", "command", "power", "close")
@@ -134,20 +127,20 @@ def is_letter(tokens: Sequence[Token], place: int, bracket: bool = False) -> boo
 
 def _end(tokens: Sequence[Token], start: int) -> int:
     """Return the end of the value that begins at a place."""
-    place, depth = start + 1, int(tokens[start].text in _OPEN)
+    place, depth = start + 1, int(tokens[start].text in OPENING)
     if tokens[start].text == "\\approx":
         return place
     while place < min(len(tokens), start + MAX_SPAN):
         token = tokens[place]
-        if token.text in _OPEN:
+        if token.text in OPENING:
             taken = _opens(tokens, place, depth)
-        elif token.text in _CLOSE:
+        elif token.text in CLOSING:
             taken = int(depth > 0)
         else:
             taken = _taken(tokens, start, place, depth)
         if not taken:
             break
-        depth += (token.text in _OPEN) - (token.text in _CLOSE)
+        depth += (token.text in OPENING) - (token.text in CLOSING)
         place += taken
     while place > start + 1 and (
         tokens[place - 1].kind in ("comma", "colon", "dash") or tokens[place - 1].low in _JOINING
@@ -158,7 +151,7 @@ def _end(tokens: Sequence[Token], start: int) -> int:
 
 def _opens(tokens: Sequence[Token], place: int, depth: int) -> int:
     """Take an opening bracket, unless it begins a remark: 72 (in words)."""
-    before, after = tokens[place - 1], _get(tokens, place + 1)
+    before, after = tokens[place - 1], get(tokens, place + 1)
     if depth or tokens[place].kind == "command":
         return 1
     if after is None or not (begins(tokens, place + 1) or (after.kind == "word" and len(after.text) == 1)):
@@ -169,7 +162,7 @@ def _opens(tokens: Sequence[Token], place: int, depth: int) -> int:
 
 def _taken(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     """Return how many tokens continue a value, 0 if it ends here."""
-    token, before, after = tokens[place], tokens[place - 1], _get(tokens, place + 1)
+    token, before, after = tokens[place], tokens[place - 1], get(tokens, place + 1)
     if token.kind in _SIGNS:
         return 1
     if token.kind in ("operator", "power"):
@@ -181,7 +174,7 @@ def _taken(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     if token.kind == "abbreviation":
         return int(token.low in ("a.m.", "p.m."))
     if token.kind == "han":
-        return _scale_or_unit(tokens, place) or int(token.text in _HAN_DIGITS and before.kind == "han")
+        return _scale_or_unit(tokens, place) or int(token.text in units.HAN and before.kind == "han")
     return _word(tokens, place, depth) if token.kind == "word" else 0
 
 
@@ -197,10 +190,10 @@ def _operator(token: Token, after: Token | None) -> int:
 
 def _joint(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     """Take a comma, a colon, "and", "or" or "to" between two values; and not after 3 + 4 = 7."""
-    token, before, after = tokens[place], tokens[place - 1], _get(tokens, place + 1)
+    token, before, after = tokens[place], tokens[place - 1], get(tokens, place + 1)
     taken = 1
     if token.kind == "comma" and after is not None and after.low in words.OR | {"and"}:
-        taken, after = 2, _get(tokens, place + 2)
+        taken, after = 2, get(tokens, place + 2)
     if token.kind in ("colon", "dash") or token.low in ("to", "over"):
         return int(before.kind == "number" and after is not None and after.kind == "number")
     if depth:
@@ -223,7 +216,7 @@ def _is_solved(tokens: Sequence[Token], start: int, end: int) -> bool:
 
 def _word(tokens: Sequence[Token], place: int, depth: int) -> int:
     """Take a scale, a unit, a variable, more of a number in words, or words before a sign: 8 pages * 3."""
-    token, before, after = tokens[place], tokens[place - 1], _get(tokens, place + 1)
+    token, before, after = tokens[place], tokens[place - 1], get(tokens, place + 1)
     if before.kind in ("number", "percent", "close", "currency", "word", "han", "command", "power") and (
         taken := _scale_or_unit(tokens, place)
     ):
@@ -243,14 +236,14 @@ def _word(tokens: Sequence[Token], place: int, depth: int) -> int:
         return 1
     if token.low in _TYPED and before.kind in ("operator", "number", "equals", "close"):
         return 1
-    if token.low in units.CARDINALS or token.low in _LARGE or token.low in units.PARTS:
+    if token.low in units.CARDINALS or token.low in units.LARGE or token.low in units.PARTS:
         return int(before.kind in ("word", "number") or before.text == "-")
     return _words_before_sign(tokens, place) if before.kind in ("number", "close", "word") else 0
 
 
 def _scale_or_unit(tokens: Sequence[Token], place: int) -> int:
     """Return how many tokens are a scale, a percent word or a unit with which a number goes on."""
-    token, after = tokens[place], _get(tokens, place + 1)
+    token, after = tokens[place], get(tokens, place + 1)
     if token.low in ("score", "cent", "grand"):
         pass
     elif token.text in units.SCALES or (len(token.text) > 2 and units.SCALES.keys() & {token.low, token.low[:-1]}):

@@ -115,6 +115,7 @@ RATES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h", "fps": "ft
 POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": "dollar", "€": "euro", "£": "£", "¥": "yen", "₹": "rupee", "¢": "cent", "₩": "won", "₽": "ruble"}
 CURRENCIES |= {"₿": "₿"}
+COUNTRIES = vocabulary("us usd a c au ca eur")  # before a sign of currency: US$5
 
 # Words after a number that multiply it
 SCALES: dict[str, Fraction] = {
@@ -145,6 +146,10 @@ _ONES = f"{_ONES} seventeen eighteen nineteen"
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 CARDINALS = {word: value for value, word in enumerate(_ONES.split())}
 CARDINALS |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
+MULTIPLES = vocabulary("thousand million billion trillion quadrillion")
+LARGE = MULTIPLES | {"hundred", "dozen"}  # after "a": a hundred
+HAN = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"两": 2, "兩": 2, "〇": 0}
+HAN |= {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 # Words after a number that divide it: 5 twelfths
 PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "eighth": 8, "ninth": 9}
 PARTS |= {"twelfth": 12, "hundredth": 100, "thousandth": 1000, "millionth": 10**6}

@@ -5,7 +5,7 @@ German, French, Spanish, Chinese and a few other languages. A sentence is read b
 from collections.abc import Iterable, Sequence
 
 from exact_answers import units
-from exact_answers.writing import Token, vocabulary
+from exact_answers.writing import Token, get, vocabulary
 
 # --- Denials, by language -----------------------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ DENIALS = {
     "Arabic": vocabulary("ليس ليست لا"),
     "Hindi": vocabulary("नहीं"),
     "Japanese": vocabulary("無 ではない ではありません じゃない"),
-    "Korean": vocabulary("아닙니다 아니다 아니 아"),
+    "Korean": vocabulary("아닙니다 아"),
     "Persian": vocabulary("نیست"),
     "Portuguese and Italian": vocabulary("não non nem né"),
     "Russian": vocabulary("не нет ни"),
@@ -73,14 +73,13 @@ EVERYTHING = vocabulary("anything everything nothing all any none every no")
 UNSURE = vocabulary("might maybe perhaps possibly vielleicht möglicherweise peut-être quizás quizá 可能 也许 或许")
 HEDGES = UNSURE | vocabulary("could may guess guesses either whether tal probably likely could've könnte podría")
 ABOUT = vocabulary("about approximately approx roughly around circa ca environ etwa ungefähr")
-RESULTS = vocabulary(  # words before which an earlier number was a step
-    "so thus hence therefore thereby consequently accordingly finally overall altogether then also combined",
-    "ultimately",
-    "giving making leaving meaning means yielding total totaling totalling which bringing result now",
-    "afterwards daher deshalb folglich donc alors ainsi entonces luego 所以 因此 故",
+CONNECTING = vocabulary(
+    "so thus hence therefore thereby consequently then giving making leaving meaning yielding totaling totalling",
+    "which bringing result daher deshalb folglich donc alors ainsi entonces luego also 所以 因此 故",
 )
 CORRECTING = vocabulary("actually instead")
-RESULTS |= CORRECTING
+RESULTS = CONNECTING | CORRECTING  # words before which an earlier number was a step
+RESULTS |= vocabulary("accordingly finally overall altogether combined ultimately means total now afterwards")
 IT, IS = vocabulary("it it's this that that's"), vocabulary("is was should must be so thus now")
 PREMISES = vocabulary(
     "because since if when whenever unless suppose assuming assume given while although though after before until",
@@ -94,11 +93,6 @@ GETTING = vocabulary("get find obtain have see leads")  # what a trial gives is 
 OR = vocabulary("or oder ou o 或 或者")
 ALTERNATIVES = OR | vocabulary("alternatively vs versus either | /")
 ADDING = vocabulary("and und et y &")
-CONNECTING = vocabulary(
-    "so thus hence therefore thereby consequently then giving making leaving meaning yielding totaling totalling",
-    "which",
-    "bringing result daher deshalb folglich donc alors ainsi entonces luego also 所以 因此 故",
-)
 SPLITTING = (
     CONNECTING
     | PREMISES
@@ -341,7 +335,7 @@ def counted(tokens: Sequence[Token], place: int = 0) -> int:
     """Return the place after the words that a number counts: `red apples`, `bolts of fiber`, `dollars per day`."""
     end, nouns = min(len(tokens), place + _MAX_COUNTED), 0
     while place < end:
-        token, after = tokens[place], tokens[place + 1] if place + 1 < len(tokens) else None
+        token, after = tokens[place], get(tokens, place + 1)
         if token.text in ("/", "-"):
             taken = 2 if nouns and _is_compound(token, after) else 0
         elif token.kind == "word" and token.low in _LINKS:

@@ -6,6 +6,7 @@ time linear in the text.
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -127,7 +128,7 @@ NUMERAL = (
 HAN_WORDS = "或者|所以|因此|因为|如果|可能|也许|或许|一共|总共|等于|大约|答案|结果|需要|还剩下|还剩|剩下"
 HAN_WORDS += "|分钟|小时|美元|欧元|选项|正确|以上|以下|以内"
 HAN_WORDS += "|全部で|合計|答え|です|である|になります|ではない|ではありません|じゃない"
-HAN_WORDS += "|정답|입니다|이에요|예요|아닙니다|시간|달러|마리"
+HAN_WORDS += "|정답|입니다|이다|이에요|예요|아닙니다|시간|달러|마리"
 MARKS = "\u0300-\u036f\u064b-\u065f\u0900-\u0903\u093a-\u0963\u0981-\u0983\u09bc-\u09d7\u0b82-\u0bd7\u0e31-\u0e4e"
 _TOKEN = re.compile(
     "|".join(
@@ -189,3 +190,12 @@ def tokenize(text: str) -> list[Token]:
             tokens.append(Token(kind, text_, start, stop, start == end, text_.lower()))
             end = stop
     return tokens
+
+
+OPENING = {"(", "[", "{", "\\{", "\\langle", "\\lfloor", "\\lceil"}
+CLOSING = {")", "]", "}", "\\}", "\\rangle", "\\rfloor", "\\rceil"}
+
+
+def get(tokens: Sequence[Token], place: int) -> Token | None:
+    """Return the token at a place; None before the first and after the last."""
+    return tokens[place] if 0 <= place < len(tokens) else None

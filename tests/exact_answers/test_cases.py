@@ -12,7 +12,7 @@ import exact_answers
 from exact_answers import extract_answer, is_right, units, words
 from exact_answers.compare import read
 from exact_answers.units import CURRENCIES, PARTS, PLAIN, PREFIXED, PREFIXES, SCALES
-from exact_answers.writing import SIGNS, normalize
+from exact_answers.writing import SIGNS, normalize, tokenize
 
 XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
 FORMS = ("{}", XML, "The boxes.\nAnswer: {}")
@@ -150,6 +150,13 @@ def test_a_sign_is_written_in_one_way(sign):
         assert is_right(f"{sign}8", "-8") and not is_right(f"{sign}8", "8")
     if SIGNS[sign].strip() in ("<=", ">=", r"\ne"):
         assert not is_right(f"x {sign} 72", "72")
+
+
+@pytest.mark.parametrize("table", [name for name, rows in vars(words).items() if isinstance(rows, set)])
+def test_a_word_of_several_signs_is_one_token(table):
+    """Text of Chinese, Japanese and Korean has no spaces: writing.py lists the words of more than one sign."""
+    several = [word for word in getattr(words, table) if len(word) > 1 and "\u3040" <= word[0] <= "\ud7a3"]
+    assert [word for word in several if [token.text for token in tokenize(word)] != [word]] == []
 
 
 def test_no_spelling_of_a_unit_is_another_number():
