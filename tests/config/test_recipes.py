@@ -9,6 +9,7 @@ import yaml
 from helpers_resume import assert_same, state_of
 from helpers_runs import COUNTDOWN, DEMO, ROOT
 from helpers_runs import flags as command_line
+from helpers_tables import each
 
 import train_grpo
 from grpo.config.configure import configure, read
@@ -81,7 +82,7 @@ def test_no_edit_of_the_script_reaches_a_recipe_that_stands_alone(path):
     assert any("PROMPT_FORMATS['edited'] and EXEMPLARS" in finding for finding in said)
 
 
-@pytest.mark.parametrize("key", train_grpo.HYPERPARAMETERS)
+@each(train_grpo.HYPERPARAMETERS)
 def test_no_line_of_the_block_reaches_the_demo(key):
     demo = read(train_grpo.HYPERPARAMETERS, ["--config", "demo"])
     edited = read(train_grpo.HYPERPARAMETERS | {key: EDITS[key]}, ["--config", "demo"])

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from helpers_runs import ROOT
+from helpers_tables import each
 
 from grpo.config.parsing import Parser
 from grpo.core.settings import FAMILIES, SETTINGS, UNSET, about
@@ -60,6 +61,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_setting_is_added_in_one_line(tmp_path):
     for name in ("lean_grpo", "exact_answers", "recipes", "rewards.py", "train_grpo.py"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -93,7 +95,7 @@ def test_every_line_is_of_a_setting_that_exists():
     assert len(aliases) == len(set(aliases)) and not known.keys() & set(aliases)
 
 
-@pytest.mark.parametrize("name", [name for name, known in SETTINGS.items() if known.range or known.choices])
+@each(name for name, known in SETTINGS.items() if known.range or known.choices)
 def test_defaults_are_in_range(name):
     known, default = about(name), Parser().defaults[name]
     assert default is None or (known.range.contains(default) if known.range else default in known.choices)

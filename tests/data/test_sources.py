@@ -3,6 +3,7 @@
 import bz2
 import datetime
 import gzip
+import itertools
 import json
 import lzma
 import pickle
@@ -18,6 +19,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, List, Value
 from helpers_runs import ROWS
+from helpers_tables import each
 
 from grpo.core.errors import UserError
 from grpo.data import sources
@@ -236,8 +238,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("beside", ["", "1", "0.5", '"x"', "null", "[1]", "true", '{"value": 4}'])
-@pytest.mark.parametrize("cell", GOLDS)
+@each(itertools.product(GOLDS, ["", "1", "0.5", '"x"', "null", "[1]", "true", '{"value": 4}']))
 def test_gold_answers_of_json_are_as_written_whatever_is_beside_them(cell, beside):
     cells = [cell, beside] if beside else [cell]
     Path("r.jsonl").write_text("".join(f'{{"question": "a", "answer": {written}}}\n' for written in cells))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers_runs import LONG, ROOT, SHARED
+from helpers_tables import each
 
 import exact_answers
 from exact_answers import extract_answer, is_right, units, words
@@ -35,7 +36,7 @@ def table():
 CASES = list(table())
 
 
-@pytest.mark.parametrize("gold", dict.fromkeys(gold for gold, *_ in CASES))
+@each(dict.fromkeys(gold for gold, *_ in CASES))
 def test_the_cases(gold):
     wrong = [
         (text, form, right)
@@ -55,17 +56,17 @@ def test_a_text_that_is_cut_anywhere_is_graded():
             assert is_right(cut, "no such answer") is False or cut in ("", "no such answer")
 
 
-@pytest.mark.parametrize("cut", ["? 2 * 5 = 10 hours\n3 * 3 = <<3*3.", "r-d=\\delta", "a = \\pi"])
+@each(["? 2 * 5 = 10 hours\n3 * 3 = <<3*3.", "r-d=\\delta", "a = \\pi"])
 def test_what_raised_is_wrong(cut):
     assert not is_right(cut, "72")
 
 
-# --- One test for each row of a table -----------------------------------------------------------------------------
+# --- Each row of a table ------------------------------------------------------------------------------------------
 
 UNITS = {**PLAIN, **PREFIXED}
 
 
-@pytest.mark.parametrize("spelling", [*units._PLAIN_NAMES, *units._PREFIXED_NAMES])
+@each([*units._PLAIN_NAMES, *units._PREFIXED_NAMES])
 def test_a_unit_has_its_value_and_no_other(spelling):
     symbol = units.symbol_of(spelling)
     other = "min" if symbol != "min" else "day"
@@ -74,10 +75,10 @@ def test_a_unit_has_its_value_and_no_other(spelling):
     assert not is_right(f"5 {spelling}", f"5 {other}")
 
 
-@pytest.mark.parametrize(
-    "base", [base for base in PREFIXED if base not in ("kelvin", "Wh", "cal", "bit", "mol", "ohm")]
-)
-@pytest.mark.parametrize("prefix", PREFIXES)
+BASES = [base for base in PREFIXED if base not in ("kelvin", "Wh", "cal", "bit", "mol", "ohm")]
+
+
+@each(itertools.product(PREFIXES, BASES))
 def test_a_prefix_makes_another_unit(prefix, base):
     unit = prefix + base
     words_ = [
@@ -88,7 +89,7 @@ def test_a_prefix_makes_another_unit(prefix, base):
             assert is_right(f"5 {spelling}", f"5 {unit}") and not is_right(f"5 {spelling}", f"5 {base}")
 
 
-@pytest.mark.parametrize("sign", CURRENCIES)
+@each(CURRENCIES)
 def test_a_currency_is_no_other(sign):
     other = "€" if sign != "€" else "$"
     assert (
@@ -97,52 +98,52 @@ def test_a_currency_is_no_other(sign):
     assert not is_right(f"{sign}72", f"{other}72") and not is_right(f"{sign}71", f"{sign}72")
 
 
-@pytest.mark.parametrize("word", [word for word in SCALES if word not in ("cent", "score", "grand", "k", "K")])
+@each([word for word in SCALES if word not in ("cent", "score", "grand", "k", "K")])
 def test_a_scale_multiplies(word):
     assert not is_right(f"72 {word}", "72") and not is_right(f"The answer is 72 {word}.", "72")
     assert is_right(f"72 {word}", str(72 * SCALES[word]))
 
 
-@pytest.mark.parametrize("word", ["score", "grand", "cent mille", *sorted(units.UNKNOWN_SCALES)])
+@each(["score", "grand", "cent mille", *sorted(units.UNKNOWN_SCALES)])
 def test_a_word_that_may_be_a_scale_is_not_understood(word):
     assert not is_right(f"72 {word}", "72") and not is_right(f"The answer is 72 {word}.", "72")
 
 
-@pytest.mark.parametrize("word", [word for word in PARTS if word.endswith("s")])
+@each([word for word in PARTS if word.endswith("s")])
 def test_an_ordinal_divides(word):
     assert is_right(f"5 {word}", f"5/{PARTS[word]}") and is_right(f"The answer is five {word}.", f"5/{PARTS[word]}")
     assert not is_right(f"5 {word}", "5") and not is_right(f"The answer is five {word}.", "5")
 
 
-@pytest.mark.parametrize("word", sorted(words.DENYING | words.FALSE | words.REFUSALS))
+@each(sorted(words.DENYING | words.FALSE | words.REFUSALS))
 def test_a_denied_number_is_no_answer(word):
     spaced = "" if "\u3000" < word[0] < "\ue000" else " "
     assert not is_right(f"The answer is {word}{spaced}72.", "72") and not is_right(f"{word}{spaced}72", "72")
     assert not is_right(f"答案{word}是72。", "72") if not spaced else True
 
 
-@pytest.mark.parametrize("word", sorted(words.BREAKING))
+@each(sorted(words.BREAKING))
 def test_a_word_that_makes_another_number(word):
     assert not is_right(f"The answer is 72 {word} 2.", "72") and not is_right(f"72 {word} 2", "72")
 
 
-@pytest.mark.parametrize("word", sorted(words.ALTERING))
+@each(sorted(words.ALTERING))
 def test_a_multiple_of_the_answer_is_not_the_answer(word):
     assert not is_right(f"{word} the answer is 72.", "72")
 
 
-@pytest.mark.parametrize("word", sorted(words.RETRACTIONS))
+@each(sorted(words.RETRACTIONS))
 def test_what_is_retracted_is_no_answer(word):
     assert not is_right(f"The answer is 72. {word.capitalize()}, 73.", "72")
     assert not is_right(rf"\boxed{{72}}. {word.capitalize()}, it should be 73.", "72")
 
 
-@pytest.mark.parametrize("verb", sorted(word for word in words.VERBS if word.isascii()))
+@each(sorted(word for word in words.VERBS if word.isascii()))
 def test_a_verb_has_an_object(verb):
     assert is_right(f"In the end they {verb} 72 clips.", "72") and not is_right(f"They {verb} 71 clips.", "72")
 
 
-@pytest.mark.parametrize("sign", SIGNS)
+@each(SIGNS)
 def test_a_sign_is_written_in_one_way(sign):
     written = normalize(f"2{sign}3")
     assert sign not in written and normalize(written) == written

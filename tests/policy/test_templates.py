@@ -1,6 +1,7 @@
 """The model reads what a prompt says, and rewards see what a completion says, whatever the template."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import trl
 from helpers_runs import DEMO, LEARNS, TINY, alarms, flags
+from helpers_tables import each
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
@@ -30,8 +32,7 @@ def tokenizer():
     return loaded
 
 
-@pytest.mark.parametrize("prompt_format", [THINK, XML], ids=["think", "xml"])
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@each(itertools.product(sorted(SHIPPED), [THINK, XML]))
 def test_the_system_prompt_and_worked_examples_survive_every_template_that_trl_ships(name, prompt_format, tokenizer):
     tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
     if name.removesuffix("_training") in OF_IMAGES:

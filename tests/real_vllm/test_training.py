@@ -1,6 +1,6 @@
 """A real vLLM that samples on a CPU, by TRL's own switch: it trains, gets the weights, resumes and stops.
 
-In the environment of requirements-vllm-cpu.txt (`.ci/run` makes one): python -m pytest -n 0 tests/real_vllm
+In the environment of requirements-vllm-cpu.txt (`.ci/run` makes one): python -m pytest -n 0 -m slow tests/real_vllm
 """
 
 import importlib.util
