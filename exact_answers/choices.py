@@ -196,21 +196,15 @@ def _clause(before: Sequence[str]) -> Sequence[str]:
 def _is_option(sentence: Sequence[Token], place: int) -> bool:
     """True for a letter that names an option, and is no article, pronoun or variable."""
     token = sentence[place]
-    if token.kind not in ("word", "abbreviation") or len(token.text.rstrip(".")) != 1 or not token.text.isascii():
+    if token.kind not in ("word", "abbreviation") or len(token.text.rstrip(".")) != 1:
         return False
     before, after = get(sentence, place - 1), get(sentence, place + 1)
-    if before is not None and (
-        before.kind in ("number", "operator", "power", "percent", "equals") or before.text == "'"
-    ):
+    if before is not None and before.kind in ("number", "operator", "power", "percent", "equals"):
         return False
     if after is not None and after.kind in ("equals", "power", "operator", "relation") and after.text != "-":
         return False
     opened = before is None or before.text in "([" or before.low in _NOUNS
-    if (
-        after is not None
-        and after.text in (")", "]", ":")
-        and (opened or (before is not None and before.text in ":*"))
-    ):
+    if after is not None and after.text in (")", "]", ":") and (opened or (before is not None and before.text == ":")):
         return True
     if after is not None and after.kind == "word" and token.text in ("A", "I"):
         return after.low in words.PREDICATES | {"because", "since", "or", "and", "nor"} and token.text == "A"

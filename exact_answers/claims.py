@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from exact_answers import units, words
 from exact_answers.amounts import Number, read_amount
-from exact_answers.compare import Equation, Meaning, encloses, read_tokens
+from exact_answers.compare import Meaning, encloses, read_tokens
 from exact_answers.formulas import SYMBOLS
 from exact_answers.spans import Span, spans
 from exact_answers.writing import Token, get
@@ -46,17 +46,13 @@ class Claim:
         """What is claimed; None if it is no value."""
         for tokens in self.readings:
             meaning = read_tokens(tokens)
-            if meaning is not None and not (len(self.readings) > 1 and _is_unsolved(meaning)):
+            if meaning is not None:
                 return meaning
         return None
 
     def __str__(self) -> str:
         tokens = self.readings[-1]
         return "".join((" " if place and not token.glued else "") + token.text for place, token in enumerate(tokens))
-
-
-def _is_unsolved(meaning: Meaning) -> bool:
-    return isinstance(meaning, Equation) and meaning.value is None and meaning.difference is None
 
 
 class Sentence(NamedTuple):
@@ -164,7 +160,6 @@ class _Reader:
             return ""
         joined = _joins(between) if last else self.lows[0] in words.ALTERNATIVES
         joined = joined or (kind == last_kind == START and set(between) <= words.BARE_JOINTS)
-        listed = boundary > 0 and self.tokens[boundary - 1].kind == "colon" and self.is_listed(boundary - 1)
         strong, doubted = words.any_of(clause, words.ANSWERS), words.any_of(clause, words.HEDGES)
         pointing = words.any_of(clause, words.IT) and set(clause) <= words.IT | words.IS
         corrects = (strong and not words.any_of(clause, words.WOULD)) or words.any_of(self.lows, words.CORRECTING)
@@ -173,10 +168,10 @@ class _Reader:
             Claim(
                 readings,
                 strong=strong,
-                doubted=not computed and (listed or conditional or doubted),
+                doubted=not computed and (conditional or doubted),
                 unsure=words.any_of(clause, words.UNSURE),
                 joined=joined,
-                approximate=words.any_of(clause[-3:], words.ABOUT),
+                approximate=words.any_of(clause[-3:], words.ABOUT) or self.tokens[span.start].text == "\\approx",
                 corrects=corrects or (pointing and not words.any_of(self.lows[span.end :], words.JUDGING)),
             ),
             between,
@@ -268,7 +263,7 @@ class _Reader:
 
     def back(self, place: int, boundary: int) -> int:
         """Go back over words that leave a value as it is: exactly, about, a total of; -1 after "for a total of"."""
-        tokens, lows = self.tokens, self.lows
+        lows = self.lows
         while place > boundary:
             low = lows[place - 1]
             if low == "of" and place - 2 >= boundary and lows[place - 2] in words.TOTALS:
@@ -279,7 +274,7 @@ class _Reader:
                     return -1
             elif low == "to" and place - 2 >= boundary and lows[place - 2] == "equal":
                 place -= 2
-            elif low in words.FILLERS or tokens[place - 1].kind in ("open", "currency", "quote", "arrow"):
+            elif low in words.FILLERS:
                 place -= 1
             else:
                 break
@@ -346,10 +341,6 @@ class _Reader:
         beside = words.any_of(between, words.ASIDE)
         return beside and between[-1] not in words.TIED
 
-    def is_listed(self, colon: int) -> bool:
-        """True for the label of one of several: Case 1:, First:."""
-        return words.any_of(self.lows[max(colon - 2, 0) : colon], words.LISTED)
-
     def has_cut(self, start: int, end: int) -> bool:
         return any(
             self.tokens[place].kind in _CUTS or self.lows[place] in words.SPLITTING for place in range(start, end)
@@ -367,10 +358,10 @@ class _Reader:
         lows = self.lows[: span.start]
         for place in range(boundary, span.start):
             of = lows[place] in words.ALTERING_OF and lows[place + 1 : place + 2] == ["of"]
-            number = any(place < other.start < span.start for other in earlier)
-            if (lows[place] in words.ALTERING or of) and not number:
-                return True
-            if (lows[place] in words.ALTERING or of) and words.any_of(lows[boundary:], words.LABELS):
+            of_another = any(place < other.start < span.start for other in earlier)
+            if (lows[place] in words.ALTERING or of) and (
+                not of_another or words.any_of(lows[boundary:], words.LABELS)
+            ):
                 return True
         for other in earlier:
             if (
@@ -388,12 +379,11 @@ class _Reader:
         whole = list(self.tokens[span.start : span.end])
         counted = list(self.tokens[span.end : span.after])
         named = self.tokens[boundary : span.start]
-        if whole[0].kind in ("equals", "relation"):
-            if any(map(_is_variable, named)) and any(token.kind in ("operator", "number", "power") for token in named):
-                return None  # 8 - x = 5
-            if whole[0].kind == "relation":
-                return None
-            whole = whole[1:]
+        if _has_variable([*named, *whole]) and words.any_of([token.low for token in named[-2:]], words.OPERATIONS):
+            return None  # x squared = 72
+        if whole[0].kind == "relation":
+            return None
+        whole = whole[1:] if whole[0].kind == "equals" else whole
         if whole and whole[0].text == "(" and whole[-1].text == ")" and encloses(whole):
             whole = whole[1:-1]
         if not whole or (whole[-1].kind in ("equals", "operator", "relation", "power") and whole[-1].text not in "!|"):
@@ -407,7 +397,7 @@ class _Reader:
         if _is_unfinished(right):
             return [whole] if isinstance(read_tokens(whole), Number) else None  # 72 = 48 + 24
         last = left[signs[-2] + 1 :] if len(signs) > 1 else left  # Perimeter = 2(l + w) = 2 * 36 = 72
-        if any(map(_is_variable, last)) and any(token.kind in ("operator", "power", "open") for token in last):
+        if _has_variable(last) and any(token.kind in ("operator", "power", "open") for token in last):
             return [[*whole, *counted], whole]  # x^2 = 5 is what it is
         names = any(token.kind == "word" or token.text.lstrip("\\") in SYMBOLS for token in left)
         if (len(left) <= 4 and names) or any(
@@ -561,12 +551,8 @@ def _joins(between: Sequence[str]) -> bool:
 
 def _changes(after: Sequence[str]) -> bool:
     """True for the words of 72 and a half, 72 or more, 72 at most."""
-    if not after:
-        return False
-    part = any(low in units.PARTS for low in after[1:3])
-    return after[0] in words.CHANGING or (
-        after[0] in units.CARDINALS | {"a": 1, "the": 1} and (part or "most" in after[:2] or "least" in after[:2])
-    )
+    part = after[:1] and after[0] in {*units.CARDINALS, "a", "the"} and any(low in units.PARTS for low in after[1:3])
+    return bool(part) or words.any_of(after[:1], words.CHANGING) or words.any_of(after[:3], words.BOUNDS)
 
 
 def _predicate(rest: Sequence[str], counted: bool) -> str:
@@ -586,9 +572,18 @@ def _points_back(before: Sequence[str]) -> bool:
     return words.any_of(before[-5:], words.POINTING) and all(low in words.POINTING_BACK for low in before[-5:])
 
 
-def _is_variable(token: Token) -> bool:
-    letter = token.kind == "word" and len(token.text) == 1 and token.text.isascii() and token.low not in ("a", "x")
-    return (letter and not (token.glued and token.text in units.LETTER_SCALES)) or token.text.lstrip("\\") in SYMBOLS
+def _has_variable(tokens: Sequence[Token]) -> bool:
+    """True if a letter stands for a number, as in 2(x + 3), and is no unit, scale or sign: 3 x 4."""
+    for place, token in enumerate(tokens):
+        if token.text.lstrip("\\") in SYMBOLS:
+            return True
+        after = get(tokens, place + 1)
+        sign = token.low == "x" and after is not None and after.kind in ("number", "currency", "open")
+        scale = token.glued and token.text in units.LETTER_SCALES
+        letter = token.kind == "word" and len(token.text) == 1 and token.text.isascii() and token.low != "a"
+        if letter and not sign and not scale:
+            return True
+    return False
 
 
 _ARITHMETIC = {"+", "*", "-", "/", "x", "X", "\\times", "\\cdot", "\\div"}

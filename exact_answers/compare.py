@@ -464,6 +464,8 @@ def name_of(tokens: Sequence[Token]) -> str:
     if first.low in words.PREMISES | words.TRIALS:
         return ""  # let x = 5
     if all(token.kind == "word" for token in tokens):
+        if words.any_of([token.low for token in tokens], words.OPERATIONS):
+            return ""  # x squared = 9
         long = [text for text in texts if len(text) > 1]
         return name if len(texts) == 1 or long == texts or (len(long) >= len(texts) - 1 and len(texts[0]) > 1) else ""
     if rest[:1] == ["_"]:

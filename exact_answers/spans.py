@@ -128,8 +128,6 @@ def is_letter(tokens: Sequence[Token], place: int, bracket: bool = False) -> boo
 def _end(tokens: Sequence[Token], start: int) -> int:
     """Return the end of the value that begins at a place."""
     place, depth = start + 1, int(tokens[start].text in OPENING)
-    if tokens[start].text == "\\approx":
-        return place
     while place < min(len(tokens), start + MAX_SPAN):
         token = tokens[place]
         if token.text in OPENING:
@@ -226,17 +224,11 @@ def _word(tokens: Sequence[Token], place: int, depth: int) -> int:
     if is_letter(tokens, place, bracket=depth > 0) or (depth and len(token.text) == 1):
         return 1
     signs = ("operator", "power", "relation", "equals", "command", "close")
-    if (
-        len(token.text) == 1
-        and token.low != "a"
-        and (before.kind in signs or (token.glued and before.kind == "number"))
-    ):
-        return 1
-    if len(token.text) == 2 and token.glued and before.kind == "number":
+    if len(token.text) == 1 and token.low != "a" and before.kind in signs:
         return 1
     if token.low in _TYPED and before.kind in ("operator", "number", "equals", "close"):
         return 1
-    if token.low in units.CARDINALS or token.low in units.LARGE or token.low in units.PARTS:
+    if token.low in units.CARDINALS or token.low in units.PARTS:
         return int(before.kind in ("word", "number") or before.text == "-")
     return _words_before_sign(tokens, place) if before.kind in ("number", "close", "word") else 0
 
@@ -265,7 +257,7 @@ def _words_before_sign(tokens: Sequence[Token], place: int) -> int:
         if token.kind == "equals" or (token.kind == "operator" and token.text in "*+-/"):
             if token.kind == "operator" and token.text in "-/" and token.glued and after.glued:
                 return 0  # 5 pastries/day
-            return ahead - place if begins(tokens, ahead + 1) or after.kind == "word" else 0
+            return ahead - place
         if token.kind != "word" or token.low in words.NOT_COUNTED:
             return 0
     return 0

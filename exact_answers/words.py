@@ -159,11 +159,9 @@ BREAKING = (
     | units.UNKNOWN_SCALES
 )
 CODE = vocabulary("else lambda def elif")  # a program is no sentence
-LISTED = vocabulary("first second third fourth case option guess try attempt possibility")  # Case 1: 71. Case 2: 72.
 REASONS = vocabulary("because since as weil porque 因为")  # premises that state what they say
-CHANGING = (
-    BREAKING | COMPARING | vocabulary("least most so up thereabouts some something change") - {"out", "per", "pi"}
-)
+BOUNDS = {"most", "least"}
+CHANGING = BREAKING | COMPARING | vocabulary("so up thereabouts some something change") - {"out", "per", "pi"}
 
 # --- Words around a claim -----------------------------------------------------------------------------------------
 
