@@ -57,8 +57,6 @@ def read_amount(tokens: Sequence[Token], place: int = 0) -> Read | None:
         added = more[0].value * smaller[1] / size[1]
         value = number.value - added if number.value < 0 else number.value + added
         number, end = number._replace(value=value, parts=number.parts + 1, digits=0), more[1]
-        if smaller[1] >= size[1]:
-            break
     return number, end
 
 
@@ -139,7 +137,7 @@ def _digits(tokens: Sequence[Token], place: int) -> Read | None:
         if fraction := _after_whole(tokens, end):
             return Number(number.value + fraction[0]), fraction[1]
     slash, below, last = (get(tokens, end + step) for step in range(3))
-    over = slash is not None and slash.low == "over" and (last is None or last.kind == "stop")  # 4 over 9
+    over = slash is not None and slash.low == "over" and last is None  # 4 over 9
     ends = last is None or not ((last.glued and last.kind in ("word", "power")) or last.text in ("/", "^"))
     if slash is not None and (slash.text == "/" or over) and below is not None and below.text.isdigit() and ends:
         value = numeral(below.text)
@@ -314,7 +312,7 @@ def _scale(number: Number, place: int, tokens: Sequence[Token]) -> Read:
     return number, place
 
 
-_JOINS = {"per", "/", "*", "pro", "par", "por"}
+_JOINS = {"per", "/", "*", "pro", "par", "por", "a", "an"}
 
 
 def read_unit(tokens: Sequence[Token], place: int, currency: str = "") -> tuple[Unit, int]:
@@ -323,7 +321,7 @@ def read_unit(tokens: Sequence[Token], place: int, currency: str = "") -> tuple[
     Args:
         currency: the sign before the number, which a unit may divide: $5/day.
     """
-    rate = bool(currency) and place < len(tokens) and tokens[place].text in ("/", "per")
+    rate = bool(currency) and place < len(tokens) and tokens[place].text in ("/", "per", "a", "an")
     spelled = [currency] if rate else []
     end, known = place, rate
     while end < len(tokens) and len(spelled) < 12:
@@ -352,10 +350,10 @@ def _unit_word(tokens: Sequence[Token], place: int, before: list[str]) -> tuple[
         return ([token.text], int(not before and not number and token.text != "$"))
     if token.low in units.POWERS:
         return [token.low], int(bool(before) or (after is not None and bool(units.symbol_of(after.text))))
-    if token.text in _JOINS:
+    if token.text in _JOINS and before:
         unit = after is not None and bool(units.symbol_of(after.text))
-        word = after is not None and after.kind == "word" and token.text != "*"
-        return ([token.text, after.text], 2) if before and after is not None and (unit or word) else ([], 0)
+        word = after is not None and after.kind == "word" and token.text not in ("*", "a", "an")
+        return ([token.text, after.text], 2) if after is not None and (unit or word) else ([], 0)
     if (before and before[-1] not in units.POWERS) or token.kind not in ("word", "han"):
         return [], 0
     if not (units.symbol_of(token.text) or token.low in units.RATES):

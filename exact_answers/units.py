@@ -206,7 +206,7 @@ def symbol_of(word: str) -> str:
     if small in _SYMBOLS:
         return _SYMBOLS[small]
     singulars = (small.removesuffix(ending) for ending in ("s", "es", "n", "e") if small.endswith(ending))
-    return next((_SYMBOLS[each] for each in singulars if each in _SYMBOLS and (len(each) > 2 or each in _TWO)), "")
+    return next((_SYMBOLS[each] for each in singulars if each in _SYMBOLS and len(each) > 2), "")
 
 
 def size_of(unit: Unit) -> Size | None:
@@ -261,13 +261,11 @@ def read_unit(words: str) -> Unit:
             sign = -1 if found or unknown else 1
         elif token.startswith("^") and last:
             found[last] *= int(token.strip("^{}"))
-        elif token in POWERS and last and not (rest and symbol_of(rest[0])):
+        elif token in POWERS and last:
             found[last] *= POWERS[token]
         elif token in POWERS:
             power = POWERS[token]
         elif (symbol := CURRENCIES.get(token) or symbol_of(token)) and not (token == "in" and rest):
-            if symbol == "second" or (sign == 1 and found and unknown):
-                continue
             found[symbol], last = found.get(symbol, 0) + sign * power, symbol
             power, sign = 1, 1
         elif token.isalpha() and token.lower() not in _NO_NOUN:

@@ -70,6 +70,7 @@ _GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|\\!)(?=[0-9]{3}(?![0-9]))")
 _SPACING = re.compile(
     r"\\(?:left|right|[Bb]igg?[lr]?|displaystyle|limits|nolimits|quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~"
 )
+_BARS = re.compile(r"\\(?:[lr]?vert|mid)(?![A-Za-z])")
 _ARROWS = re.compile(r"\\(?:[Rr]ightarrow|implies|therefore|to|Longrightarrow|because|iff)(?![A-Za-z])")
 _FRACTIONS = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
 _MINUS = re.compile(r"(^|[\s(=:$])[–—](?=[0-9])")
@@ -94,6 +95,7 @@ def normalize(text: str) -> str:
             text, changed = _TEXT.subn(r" \1 ", text)
             if not changed:
                 break
+        text = _BARS.sub("|", text)
         text = _ARROWS.sub(" => ", text)
         text = _FRACTIONS.sub(r"\\\1", text)
     text = _MINUS.sub(r"\1-", text)
