@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from grpo.core import ROOT
 from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import LOST, end_process_group, is_first_process, is_process_lost
-from grpo.core.text import printable
+from grpo.core.text import printable, shorten
 
 # Exit statuses. Others: 128 + n after signal n, 1 for a bug
 MISTAKE, STOPPED = 2, 3
@@ -162,7 +162,7 @@ def fault_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
     place = f" ({Path(users[-1].filename).name}:{users[-1].lineno})" if users else ""
-    return f"{type(error).__name__}: {error}"[:500] + place
+    return shorten(f"{type(error).__name__}: {error}", 500) + place
 
 
 def users_mistake(error: BaseException) -> str:

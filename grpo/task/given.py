@@ -42,15 +42,6 @@ def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> s
     return f"{judged if judged and len(judged) < len(text.strip()) else WHOLE}, as nothing marks the answer"
 
 
-def why_right(record: Mapping[str, Any]) -> str:
-    """Say in a word why the lenient rule took an answer for right or wrong; "" without its verdict.
-
-    >>> why_right({"lenient": False, "why": "two answers"}), why_right({"lenient": True})
-    ('wrong: two answers', '')
-    """
-    return f"{'right' if record['lenient'] else 'wrong'}: {record['why']}" if record.get("why") else ""
-
-
 def same_text(answer: str) -> str:
     """Return what answers have in common that are counted as one: no case, redundant spaces or final full stop."""
     return " ".join(answer.split()).casefold().rstrip(".")

@@ -49,8 +49,8 @@ def suspicions(answer: Answer, task: Task) -> Iterator[str]:
 
 
 def read_answers(file: Path, task: Task) -> dict[int, Answer]:
-    """Read an answer per line, by its number, and grade it; in a run's directory it has the run's own grade."""
-    answers, of_run = {}, file.name.startswith("completions_") and file.with_name("run.json").is_file()
+    """Read an answer per line, by its number. Grade it, unless a run's evaluation wrote the line, with its grade."""
+    answers, beside_run = {}, file.name.startswith("completions_") and file.with_name("run.json").is_file()
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
@@ -64,7 +64,7 @@ def read_answers(file: Path, task: Task) -> dict[int, Answer]:
         if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        if of_run:
+        if beside_run and "read" in fields:
             answers[number] = Answer.from_json(fields)
         else:
             row = {"answer": gold}

@@ -66,7 +66,7 @@ def test_an_evaluation_shows_rewards_the_step_and_nothing_to_change():
 
 
 def leaves(completions, **kwargs):
-    sys.exit("no key")
+    sys.exit("no\nkey")
 
 
 def returns(result):

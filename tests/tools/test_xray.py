@@ -251,3 +251,11 @@ def test_grades_and_rewards_are_read_of_runs_alone(fields, capsys):
     write_evaluation("after", {"completion": "7", "answer": "8", "question": "?"} | grade)
     answers = xray.read_answers(Path("completions_after.jsonl"), xray.task_of(Path("completions_after.jsonl")))
     assert grade.items() <= answers[1].to_json().items()
+
+
+def test_a_file_of_ones_own_beside_a_run_is_graded(capsys):
+    write_run()
+    lines = [{"completion": [{"role": "assistant", "content": GOOD}], "answer": 7}, {"completion": "8", "answer": "7"}]
+    Path("completions_mine.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert tool(["xray", "completions_mine.jsonl"]) == 0
+    assert capsys.readouterr().out.startswith("1 of 2 right (lenient), 1 in the format")
