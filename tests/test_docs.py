@@ -322,8 +322,22 @@ def test_local_links_lead_somewhere(page):
 def test_files_that_are_mentioned_exist():
     for page, text in TEXTS.items():
         for span in code(text):
-            for path in re.findall(r"\b(?:recipes|benchmarks|tests|docs|grpo)/[\w/-]+\.\w+", span):
+            for path in re.findall(r"\b(?:recipes|benchmarks|tests|docs|grpo|examples|launch)/[\w/-]+\.\w+", span):
                 assert (ROOT / path).is_file(), f"{page.name}: {path}"
+
+
+def test_the_map_names_files_and_each_folder_below_those_that_it_uses():
+    above: list[str] = []
+    for _, where in tables("to change"):
+        for folder, names in re.findall(r"`([\w/]+/)`: ((?:`\w+\.py`(?: \([^)]*\))?(?:, )?)+)", where):
+            assert all((ROOT / folder / name).is_file() for name in code(names)), where
+        for folder in re.findall(r"`grpo/(\w+)/", where):
+            text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "grpo" / folder).glob("*.py"))
+            used = set(re.findall(r"^(?:from|import) grpo\.(\w+)", text, re.MULTILINE)) - {folder}
+            assert used <= set(above), f"{folder} uses {used - set(above)}"
+            above += [folder]
+    folders = [path.parent.name for path in (ROOT / "grpo").glob("*/__init__.py")]
+    assert sorted(set(above)) == sorted(folders)
 
 
 def test_the_lines_that_others_rely_on():
