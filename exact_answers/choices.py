@@ -10,7 +10,7 @@ from typing import NamedTuple
 from exact_answers import words
 from exact_answers.claims import is_attributed, takes_back
 from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE, sentences
-from exact_answers.writing import Token, get, normalize, tokenize
+from exact_answers.writing import Token, get, normalize, tokenize, vocabulary
 
 _OPTION = re.compile(r"[(\[]?([a-z])[).\]]?")
 _LETTERS = re.compile(r"(?:both )?\(?[a-z]\)?(?:(?:[,&\s]|and)+\(?[a-z]\)?)+")
@@ -75,32 +75,12 @@ class Letter(NamedTuple):
     doubted: bool = False
 
 
-_CUTS = {",", ";", ":", "so", "therefore", "thus", "hence", "because", "since", "but", "=>", "if", "when"}
+_CUTS = {",", ";", ":", "but", "=>", "if", "when"} | words.CONNECTING | words.REASONS
 _CHOOSING = {"choose", "pick", "select", "go", "with", "chose", "picked", "selected", "选", "选项"}
 _NOUNS = {"option", "choice", "answer", "letter", "alternative", "response"}
 _CORRECT = {"correct", "right", "best", "answer", "true", "better", "one", "choice"}
-_LIST = words.OR | {",", "and", "&", "/", "nor", "(", ")", "both", "perhaps", "maybe", "possibly"}
-_AROUND = {
-    "(",
-    ")",
-    "[",
-    "]",
-    ".",
-    ":",
-    "$",
-    '"',
-    "'",
-    "{",
-    "}",
-    "text",
-    "final",
-    "-",
-    "well",
-    "ok",
-    "then",
-    "no",
-    "wait",
-}
+_LIST = words.OR | words.ADDING | words.UNSURE | {",", "/", "nor", "(", ")", "both"}
+_AROUND = vocabulary("( ) [ ] . : $ - final well ok no wait")
 
 
 def read_letter(text: str) -> tuple[str, str]:
@@ -182,7 +162,7 @@ def _letter(
     )
     alone = all(low in _AROUND | _NOUNS | words.RESULTS for low in before)
     asserted = before[-1:] and any(low in words.COPULAS | {"be", "is", "("} for low in before[-3:])
-    premise = earlier[-1:] and earlier[-1] in ("because", "since", "if", "when")
+    premise = earlier[-1:] and earlier[-1] in words.PREMISES
     chosen = not refused and not premise and bool(alone or strong or asserted)
     doubted = words.any_of(before, words.HEDGES)
     return Letter(name, chosen, refused, strong and chosen, doubted)
@@ -215,10 +195,10 @@ def _is_option(sentence: Sequence[Token], place: int) -> bool:
 
 # --- Yes and no ---------------------------------------------------------------------------------------------------
 
-_LEADING = {",", ":", "is", "the", "answer", "final", "statement", "it", "this", "claim", "that", "result", "-", "—"}
-_LEADING |= {"answer's", "it's", "simply", "conclusion", "in", "clearly", "es", "ist", "so"} | words.RESULTS
+_LEADING = vocabulary(", : - — statement it it's this that claim simply in clearly die das")
+_LEADING |= words.ARTICLES | words.ANSWERS | words.COPULAS | words.RESULTS
 _OPPOSITES = {"true", "false"}  # what is not one is the other
-_FOLLOWING = {",", "!", ".", "-", "—", "–", ";", ":", "because", "since", "as", "?"}
+_FOLLOWING = {",", "!", ".", "-", "—", "–", ";", ":", "?"} | words.REASONS
 
 
 def read_polar(text: str, wanted: str) -> tuple[str, str]:

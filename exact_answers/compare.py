@@ -56,7 +56,7 @@ Meaning = Number | Expression | Several | Equation | Either | Text
 
 # --- Reading ------------------------------------------------------------------------------------------------------
 
-_SKIPPED = {"\\(", "\\)", "\\[", "\\]", "\\displaystyle", "\\mathrm", "\\left", "\\right", "\\limits", "\\"}
+_SKIPPED = {"\\(", "\\)", "\\[", "\\]", "\\text", "\\mathrm", "\\boxed", "\\fbox", "\\"}
 _NAMING = {"\\det", "\\overline", "\\angle", "\\vec", "\\lim", "\\int", "\\sum", "\\prod", "\\hat", "\\bar", "\\max"}
 _NAMING |= {"\\triangle", "\\measuredangle", "\\operatorname", "\\Pr", "\\gcd", "\\lcm", "\\iint", "\\mathbb"}
 _RELATIONS = {"\\le": "<=", "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">="}

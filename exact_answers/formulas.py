@@ -308,8 +308,6 @@ class _Parser:
             return ("pi",)
         if name in SYMBOLS:
             return self.symbol("\\" + _SAME_SYMBOL.get(name, name), last=True)
-        if name in ("mathrm", "text", "boxed", "fbox", "displaystyle"):
-            return self.group()
         if name in _ALSO:
             return self.function(_ALSO[name])
         raise NotRead(name)
