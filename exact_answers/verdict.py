@@ -170,14 +170,15 @@ def _denied_after(text: str, mark: Mark) -> bool:
 
 def _contradicts(sentence: Sequence[Token], mark: Mark) -> bool:
     """True if a sentence claims that the answer is another one than the mark's: actually it is 93."""
-    later = [claim for claim in claims.read_sentence(sentence).claims if claim.corrects and not claim.approximate]
+    stated = claims.read_sentence(sentence).claims
+    later = [claim for claim in stated if claim.corrects and not claim.approximate]
     if not later:
         return False
     marked = read(mark.text) or prose.read_prose(mark.text[-MAX_TEXT:]).meaning
     said = prose.together(later).meaning
     if marked is None or said is None or same(said, marked) or compare.is_rounding(said, marked):
         return False
-    return any(claim.strong for claim in later) or not compare.is_converted(said, marked)
+    return any(claim.strong for claim in later) or (len(stated) == 1 and not compare.is_converted(said, marked))
 
 
 def _refuses(lows: list[str]) -> bool:
