@@ -42,14 +42,6 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests that look at a finished run, or use the reader's directory of test_docs.py, wait for it: slow."""
-    for item in items:
-        if {"learned", "learned_adapter", "directory"} & set(item.fixturenames):
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _without_collecting_what_was_imported():
     """Accelerate collects garbage at the start of each training: half of a toy run's time, for torch's own objects."""

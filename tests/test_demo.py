@@ -46,6 +46,16 @@ def test_held_out_problems_are_new_and_half_in_new_words():
     assert not wordings & {(problem.kind.name, problem.wording) for problem in new}
 
 
+def test_the_demo_earns_more_within_eight_steps():
+    """Also of what the answers themselves earn."""
+    steep = "--max_steps 8 --learning_rate 3e-4 --lr_scheduler_type constant --eval_samples 0 --logging_steps 1"
+    assert train_grpo.main(["--config", "demo", "--output_dir", "run", *steep.split()]) == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    for key, more in (("reward", 0.5), ("rewards/correctness_reward_func/mean", 0.3)):
+        earned = [line[key] for line in lines if key in line]
+        assert len(earned) == 8 and sum(earned[-2:]) / 2 > sum(earned[:2]) / 2 + more
+
+
 @pytest.mark.slow
 def test_the_demo_learns_more_than_the_format():
     assert train_grpo.main(["--config", "demo", "--output_dir", "run"]) == 0

@@ -171,6 +171,7 @@ def reader(directory, monkeypatch):
 # --- Snippets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", PYTHON)
 def test_python_snippets_run(text, reader, capsys):
     if ">>>" in text:
@@ -184,12 +185,14 @@ def test_python_snippets_run(text, reader, capsys):
     assert names.get("status", 0) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", RECIPES)
 def test_recipe_snippets_are_recipes(text, reader, capfd):
     Path("snippet.yaml").write_text(text, encoding="utf-8")
     train(["--config", "snippet.yaml"], capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=COMMANDS.values())
 def test_commands_run(command, reader, monkeypatch, capfd):
     words = shlex.split(command, comments=True)

@@ -61,7 +61,6 @@ def gradients_of_example(answers, ids, attention_mask, completion_mask):
     return gradients, (log_probs[1] - log_probs[0]).exp()[completion_mask]
 
 
-@pytest.mark.slow
 def test_example_has_the_trainers_gradients(rollout, tmp_path):
     questions, answers, (ids, attention_mask, completion_mask) = rollout
     lengths = completion_mask.sum(dim=1)

@@ -182,7 +182,6 @@ CHATS = [{"turns": [f"What is {a} + {b}?", str(a + b)]} for a in range(2, 9) for
 # ---'''
 
 
-@pytest.mark.slow
 def test_a_task_written_into_the_script_is_read_by_every_tool(script, capfd):
     edits = [
         ("# ---", OWN_TASK),

@@ -33,7 +33,6 @@ from grpo.runs import checkpoints
 from grpo.training import callbacks
 from grpo.training.causes import Cause
 
-pytestmark = pytest.mark.slow
 MEASURED = ("eval_after.json", "completions_after.jsonl", "comparison.json")
 RESULT = (*MEASURED, "README.md", "model.safetensors", "config.json", "tokenizer.json")
 AUTO = ("--resume_from_checkpoint", "auto")
@@ -215,6 +214,7 @@ def interrupt(how, step, words, processes):
         return train(*words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_said_about_a_run_is_true(tiny_run, monkeypatch, case):
     how, settings, (first, asked, ended, planned) = CASES[case]
@@ -283,6 +283,7 @@ STOPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STOPS)
 def test_a_callbacks_end_is_an_end(tiny_run, monkeypatch, case):
     """With a final model and the comparison of its step; to resume trains on."""
@@ -320,6 +321,7 @@ def finished(tiny_run):
     return argv, Path("run"), Path("other")
 
 
+@pytest.mark.slow
 def test_a_run_extended_twice_keeps_both_results(finished):
     argv, run, other = finished
     for planned in (4, 5):
@@ -331,6 +333,7 @@ def test_a_run_extended_twice_keeps_both_results(finished):
     assert sessions_of(run) == [0, 2, 4] and len(list(run.glob("_ended-at-*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_run_resumed_elsewhere_leaves_the_first_as_it_was(finished):
     argv, run, other = finished
     words = ["--resume_from_checkpoint", run / "checkpoint-2", "--output_dir", "elsewhere", "--max_steps", 4]

@@ -83,7 +83,6 @@ def test_weights_that_hold_code_are_refused_and_other_pickles_not_opened(copy_mo
         assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", True), ("rng_state.pth", False)])
 def test_a_checkpoint_runs_no_code_at_a_resume(name, raw, tiny_run, learned, capfd):
     run = learned.copy()

@@ -140,7 +140,6 @@ def test_evaluation_alone_gives_the_numbers_of_its_run(learned, tiny_run, capfd)
     assert train_grpo.main(tiny_run(**flags)) == 0 and Path("outputs/run-eval-2/eval_only.json").exists()
 
 
-@pytest.mark.slow
 def test_training_goes_on_from_a_saved_adapter(learned_adapter, tiny_run, capfd):
     learned_adapter.copy()
     flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "more", "use_peft": "true"}

@@ -144,7 +144,7 @@ def test_a_smoke_test_keeps_the_scripts_rewards():
 
 
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
-DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]
+DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl"), "--max_samples", "100"]
 OF_THE_TASK = {  # a task's own columns
     "countdown": ["--dataset_name", str(COUNTDOWN / "train.jsonl")],
     "math": ["--question_column", "question", "--answer_column", "answer"],

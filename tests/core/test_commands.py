@@ -76,6 +76,7 @@ def run_as_printed(command, directory="."):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_reports_command_runs_from_anywhere(learned, tmp_path):
     run = learned.copy("a run")
     page = page_of(run)

@@ -28,6 +28,7 @@ def wheel(tmp_path_factory):
     return next(place.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_its_page_and_its_cases(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {f"exact_answers/{path.name}" for path in HERE.glob("*.py")}

@@ -30,7 +30,7 @@ PROMPTS = {
     "one": [[5, 6, 7]],
     "groups": 4 * [[5, 6, 7], [8, 9], [10 + n for n in range(40)]],
     "one beginning": 3 * [[*BEGINNING, 5], [*BEGINNING, 6, 7, 8, 9], [*BEGINNING, 5, 6], BEGINNING],
-    "hundreds": [[5 + n % 90] * (1 + n % 7) for n in range(300)],
+    "a hundred": [[5 + n % 90] * (1 + n % 7) for n in range(100)],
 }
 
 

@@ -55,6 +55,7 @@ def wheel(tmp_path_factory):
     return next(place.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_it_holds_the_package_alone_and_its_page(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     modules = {f"lean_grpo/{path.name}" for path in (ROOT / "lean_grpo").glob("*.py")}
@@ -63,6 +64,7 @@ def test_it_holds_the_package_alone_and_its_page(wheel):
     assert wheel.name.startswith("lean_grpo-")
 
 
+@pytest.mark.slow
 def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]

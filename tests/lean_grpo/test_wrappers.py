@@ -75,6 +75,9 @@ def test_a_model_that_the_sampler_does_not_support_is_refused(wrap, tokenizer):
             sampling.complete(model, tokenizer, PROMPTS, [2], 4)
 
 
+LORA = LoraConfig(target_modules=["q_proj"])
+
+
 class WithoutCache(torch.nn.Module):
     def forward(self, input_ids, position_ids=None, logits_to_keep=0):
         """A forward that would ignore a cache."""
@@ -84,8 +87,8 @@ def test_a_forward_without_a_cache_has_no_argument_for_it():
     assert sampling.cache_argument(WithoutCache()) is None
 
 
-@pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj"])], ids=["all", "adapter"])
-@pytest.mark.parametrize("by", ["setting", "launcher"])
+@pytest.mark.parametrize("adapter", [None, pytest.param(LORA, marks=pytest.mark.slow)], ids=["all", "adapter"])
+@pytest.mark.parametrize("by", ["setting", pytest.param("launcher", marks=pytest.mark.slow)])
 def test_rollouts_of_a_compiled_run_are_those_of_a_plain_one(by, adapter, tmp_path, monkeypatch, capsys):
     """Also where a launcher asks for it: by its environment."""
 

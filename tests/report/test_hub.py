@@ -49,7 +49,6 @@ def error_of(capfd):
     return line
 
 
-@pytest.mark.slow
 def test_an_upload_holds_model_card_report_and_records(tiny_run, rows_file, server, monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(charts, "draw_curves", lambda path, *_: path.write_bytes(b"drawn"))
     Path("own.py").write_text(OWN)
@@ -89,7 +88,6 @@ def test_an_upload_holds_model_card_report_and_records(tiny_run, rows_file, serv
 REFUSALS = {"preupload": [401, 500], "commit": [403, None]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("where", "status"), [(where, each) for where in REFUSALS for each in REFUSALS[where]])
 def test_a_run_that_fails_to_upload_is_complete_on_the_disk(where, status, tiny_run, server, capfd):
     server.fails[where] = status

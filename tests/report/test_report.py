@@ -114,7 +114,6 @@ def test_a_rewards_own_numbers_have_curves_and_none_is_missing(run, no_picture):
     assert len(titles) == len({title.partition(":")[0] for title in titles})  # none twice
 
 
-@pytest.mark.slow
 def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):
     for kept in [kept for count in (1, 5) for kept in itertools.combinations(PARTS, count)]:
         run = write_run(tmp_path / "run")

@@ -126,7 +126,6 @@ def test_a_directory_that_cannot_be_written_costs_only_the_tracker(tiny_run, var
     assert done.stdout.count(f"note: report_to: {name} failed (") == 1
 
 
-@pytest.mark.slow
 def test_a_server_that_refuses_costs_only_the_tracker(tiny_run, monkeypatch, capfd):
     def refuse(**_):
         raise wandb.errors.CommError("timed out\nmore of it")

@@ -154,7 +154,6 @@ def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run,
     assert "the tokens of the prompts" in json.loads(Path("run/run.json").read_text())["sessions"][-1]["changed"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
 def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
     run = learned.copy()

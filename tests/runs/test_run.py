@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from transformers import TrainerCallback
 
 import train_grpo
@@ -18,7 +17,6 @@ def breaks(completions, trainer_state, **kwargs):
 """
 
 
-@pytest.mark.slow
 def test_a_file_that_is_broken_meanwhile_costs_no_result(tiny_run, capfd):
     Path("mine.py").write_text(BREAKS)
     own = {"reward_funcs": "mine.breaks", "allow_custom_rewards": "true"}

@@ -246,7 +246,6 @@ def my_task():
     return {"judge": "my_task.even"}
 
 
-@pytest.mark.slow
 def test_a_run_is_judged_by_it_everywhere(my_task, tiny_run):
     argv = tiny_run(**my_task, allow_custom_rewards="true", eval_num_samples="2", max_completion_length="12")
     assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "xmlcount_reward_func"]) == 0

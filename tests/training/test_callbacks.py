@@ -144,7 +144,6 @@ def test_a_policy_that_answers_everything_alike_raises_an_alarm(tiny_model, tmp_
     assert watch.seen.given[-1]["questions"] == len(trainer.last_rollout["prompt"]) // trainer.num_generations
 
 
-@pytest.mark.slow
 def test_stop_on_alarm_ends_a_run_that_can_be_resumed(tiny_run):
     argv = tiny_run(**{**LEARNS, "max_completion_length": "3"}, stop_on_alarm="true", max_steps="5")
     run = Path("run")

@@ -18,9 +18,10 @@ from grpo.training.run_trainer import RunTrainer
 
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
+OFF_POLICY, BY_CHANCE = "an adapter, off-policy", "TRL's own step, rewards by chance"
 CASES = {  # and the step of the checkpoint that is resumed
     # a rollout serves two steps, twice: checkpoints are due at each step and written at every fourth
-    "an adapter, off-policy": (
+    OFF_POLICY: (
         {
             **{"use_peft": "true", "lora_r": "4", "learning_rate": "1e-2", "beta": "0.04"},
             **{"steps_per_generation": "2", "num_iterations": "2", "per_device_train_batch_size": "8"},
@@ -28,7 +29,7 @@ CASES = {  # and the step of the checkpoint that is resumed
         },
         12,
     ),
-    "TRL's own step, rewards by chance": (
+    BY_CHANCE: (
         {"packed": "false", "reward_funcs": "chance.chance", "allow_custom_rewards": "true"},
         5,
     ),
@@ -36,8 +37,7 @@ CASES = {  # and the step of the checkpoint that is resumed
 CHANCE = "import random\n\n\ndef chance(completions, **kwargs):\n    return [random.random() for _ in completions]\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [OFF_POLICY, pytest.param(BY_CHANCE, marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     overrides, step = CASES[case]
     Path("chance.py").write_text(CHANCE)
@@ -57,7 +57,6 @@ def shown(capsys):
 RESUMED = {**TINY, **LEARNS, "save_steps": "1", "stop_on_alarm": "true", "resume_from_checkpoint": "auto"}
 
 
-@pytest.mark.slow
 def test_a_finished_run_that_is_resumed_stays_as_it_is(learned, capsys):
     """Within an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
     run = learned.copy()
@@ -108,7 +107,6 @@ def test_a_resumed_optimizer_follows_the_settings(tiny_model, tmp_path):
     assert {group["weight_decay"] for group in groups} <= {0.3, 0.0} and groups[0]["weight_decay"] == 0.3
 
 
-@pytest.mark.slow
 def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch, capsys):
     written = []
 
@@ -124,7 +122,6 @@ def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch
     assert checkpoints.problem_with(Path("run/checkpoint-1")) is None
 
 
-@pytest.mark.slow
 def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypatch):
     """With save_total_limit 1, transformers would remove it before the next one is known to be whole."""
     seen, written = [], []

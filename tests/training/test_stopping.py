@@ -51,7 +51,6 @@ def status(run=Path("run")):
     return json.loads((run / "run.json").read_text())["status"]
 
 
-@pytest.mark.slow
 def test_a_signal_lets_the_step_end_and_the_handlers_return(tiny_run, signal_in_the_second_step, capfd):
     """Files, status and commands then: tests/test_life_of_a_run.py."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -237,8 +236,9 @@ def trained(run):
     return state
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [pytest.param(name, marks=[pytest.mark.slow] * (name != "a rollout")) for name in MOMENTS]
+)
 def test_a_signal_ends_work_that_is_repeated(tiny_run, monkeypatch, capfd, moment):
     settings, name, call, work = MOMENTS[moment]
     flags, (owner, _, attribute) = tiny_run(**REPEATS | settings), name.rpartition(".")
@@ -260,7 +260,6 @@ def test_a_signal_ends_work_that_is_repeated(tiny_run, monkeypatch, capfd, momen
     assert_same(trained("run"), trained("whole"))
 
 
-@pytest.mark.slow
 def test_a_signal_in_the_curves_last_evaluation_keeps_the_weights(tiny_run, monkeypatch):
     interrupted_at(monkeypatch, 2)
     flags = tiny_run(max_steps="1", save_strategy="no", eval_every="1")
