@@ -86,7 +86,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     _drop_settings_of_other_data(settings, origin, [("script", parser.defaults), *layers])
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
-    settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
+    settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"] or "")
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name) if recipe_name else None
     functions = functions if not standalone else functions_to_names({})[1]

@@ -41,7 +41,7 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     """Raise UserError for the first setting that cannot work, or for a flag that would have no effect."""
     for key, value in settings.items():
         _check_value(key, value)
-    _check_data(settings)
+    _check_names(settings)
     for key in ("eval_only", "eval_every"):
         skipped = key == "eval_every" and PLACES.index(origin["eval_samples"]) > PLACES.index(
             origin.get(key, "script")
@@ -103,12 +103,15 @@ def _check_nested(settings: Mapping[str, Any]) -> None:
             raise UserError(f"generation_kwargs: {key} is not an argument{did_you_mean(key, names)}")
 
 
-def _check_data(settings: Mapping[str, Any]) -> None:
-    needed = not (settings["eval_only"] and settings["eval_dataset_name"])
-    for key in ("dataset_name", "eval_dataset_name"):
-        missing = settings[key] is None and key == "dataset_name" and needed
-        if missing or not (settings[key] or "-").strip():
-            raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
+def _check_names(settings: Mapping[str, Any]) -> None:
+    """Raise UserError if the model, or the data that is needed, has no name."""
+    needed = ["model_name_or_path"]
+    needed += ["dataset_name"] if not (settings["eval_only"] and settings["eval_dataset_name"]) else []
+    for key in ("model_name_or_path", "dataset_name", "eval_dataset_name"):
+        name = settings[key]
+        if key in needed if name is None else not name.strip():
+            file = "" if key == "model_name_or_path" else "a file, "
+            raise UserError(f"{key}: it is empty; use {file}a directory or a Hub id")
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:

@@ -95,9 +95,11 @@ RECIPES = {
     "missing": Case("config:", {"config": "gone.yaml"}),
     "Python object": recipe("beta: !!python/object/apply:os.system ['touch written']\n", "config:"),
     "unknown key": recipe("lerning_rate: 1", "lerning_rate:"),
+    "alone without a model": Case("model_name_or_path: it is empty", {"config": "given.yaml", "model_name_or_path": None}, files={"given.yaml": "standalone: true"}),
 }  # fmt: skip
 
 SETTINGS = {
+    "no data": Case("dataset_name: it is empty", {"dataset_name": ""}),
     "no number": given("--learning_rate", "abc", says="learning_rate:"),
     "a group of one": given("--num_generations", "1", says="num_generations:"),
     "more shots than exemplars": given("--num_shots", "4", says="num_shots:"),
