@@ -1,6 +1,8 @@
 """Fixtures: everything runs offline, on the CPU, on models and data that the project makes itself."""
 
+import functools
 import gc
+import importlib.metadata
 import json
 import os
 import shutil
@@ -42,11 +44,19 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _without_collecting_what_was_imported():
     """Accelerate collects garbage at the start of each training: half of a toy run's time, for torch's own objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_reading_again_what_is_installed():
+    """Accelerate parses the metadata of packages dozens of times at the start of each training."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(importlib.metadata, "metadata", functools.cache(importlib.metadata.metadata))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -343,6 +343,34 @@ def test_the_map_names_files_and_each_folder_below_those_that_it_uses():
     assert sorted(set(above)) == sorted(folders)
 
 
+def test_each_promise_is_held_in_the_sets_that_the_table_says():
+    table = TEXTS[ROOT / "tests" / "README.md"].partition("|---|")[2]
+    rows = [line.split("|")[2:4] for line in table.splitlines() if line.startswith("| ")]
+    assert rows
+    for row in rows:
+        assert "`" in row[0], row
+        for cell, wanted in zip(row, (False, True), strict=True):
+            for name in re.findall(r"`([\w/]+(?:\.py|/))`", cell):
+                path = ROOT / "tests" / name
+                files = [path] if path.is_file() else list(path.glob("test_*.py"))
+                assert wanted in {slow for file in files for slow in slow_tests(file)}, name
+
+
+def slow_tests(file):
+    """Whether each of a file's tests, or one of its cases, is slow."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    everywhere = any(
+        ast.unparse(line).startswith("pytestmark") and "mark.slow" in ast.unparse(line) for line in tree.body
+    )
+    for test in tree.body:
+        if isinstance(test, ast.FunctionDef) and test.name.startswith("test_"):
+            marks = [ast.unparse(decorator) for decorator in test.decorator_list]
+            whole = everywhere or "pytest.mark.slow" in marks
+            yield whole
+            if any("mark.slow" in mark for mark in marks):
+                yield True
+
+
 def test_the_lines_that_others_rely_on():
     """The demo's, and what .ci/run takes: each is all that an empty machine needs."""
     lines, install = TEXTS[README].splitlines(), "python3 -m venv .venv && .venv/bin/pip install -r requirements"
