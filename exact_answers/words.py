@@ -34,14 +34,14 @@ FALSE = vocabulary(
     "misconception falsch faux fausse incorrecto incorrecta falso falsa erróneo 错 錯 неверно неправильно",
 )
 REFUSALS = vocabulary(  # verbs that refuse what comes after them
-    "exclude excludes excluded reject rejects eliminate eliminates eliminated ignore doubt doubts rule discard",
+    "exclude excludes reject rejects eliminate eliminates eliminated ignore doubt doubts rule discard",
     "dismiss",
     "avoid deny denies refute disprove disregard omit cross differs differ exceeds exceed surpasses fails fail",
     "failed",
     "contradicts contradict violates disagree disagrees",
 )
 AFFIRMING = ("no doubt", "not only", "without doubt", "without a doubt")
-NO = vocabulary("no nope nein non")
+NO = vocabulary("no nein non")
 WRONG = vocabulary("wrong incorrect mistaken false")  # that is wrong: it takes back what was said
 RETRACTIONS = vocabulary(
     "wait oops sorry correction correcting nope mistake error recompute recalculate recheck reconsider redo meant",
@@ -166,10 +166,10 @@ CHANGING = BREAKING | COMPARING | vocabulary("so up thereabouts some something c
 # --- Words around a claim -----------------------------------------------------------------------------------------
 
 COPULAS = vocabulary(
-    "is are was were be been being equals equal became totals remains namely i.e. means gives",
-    "it's that's there's he's she's here's what's answer's total's they're we're",
+    "is are was were be been being equals equal became totals namely i.e. means gives",
+    "it's that's there's he's she's here's what's total's they're we're",
     "lautet lauten ist sind war wären beträgt ergibt macht est sont était fait c'est es son era sería hay 是 为 為 有",
-    "共 等于 得 了",
+    "等于 得 了",
     "هو هي است है हैं это 는 은 は é è são",
 )
 AUXILIARIES = vocabulary(
@@ -182,10 +182,10 @@ DETERMINERS = ARTICLES | vocabulary("no each every any which")
 AFTER_ONE = vocabulary("of day can must may who that might another way side time")
 FILLERS = (
     vocabulary(
-        "exactly precisely only just now still also again simply actually indeed another additional extra",
+        "exactly precisely only just now still again simply actually indeed another additional extra",
         "altogether",
-        "already currently therefore thus hence then both all up a an total overall together noch quite even itself",
-        "finally clearly obviously circa unos aproximadamente 约 大约 一 总 共 一共 总共 全部で das back away home ~",
+        "already currently both all up a an total overall together noch quite even itself",
+        "finally clearly obviously unos aproximadamente 约 大约 一 总 共 一共 总共 全部で das back away home ~",
     )
     | ABOUT
 )
