@@ -68,6 +68,7 @@ REFERENCE = {
 @example("<reasoning>\n\n</reasoning>\n<answer>\n\n</answer>\n</answer>\n")
 @example("<reasoning>\n</reasoning>\n<answer>\n7\n</answer>\n")
 @example("<reasoning></reasoning></reasoning>\x1c<answer></answer>")
+@example("½")  # a number, but no digit
 def test_every_reward_equals_its_definition_on_any_text(text):
     for name, definition in REFERENCE.items():
         (value,) = REWARD_FUNCS[name]([text], answer=["7"])

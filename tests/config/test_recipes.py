@@ -41,6 +41,13 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
         assert path in ALONE or not repeats or recipe[key] is None, f"{key} repeats the inline value"
 
 
+def test_gist_2025_has_the_defaults_of_january_2025():
+    settings = configure(train_grpo.HYPERPARAMETERS, ["--config", "gist_2025", *CPU]).settings()
+    then = {"beta": 0.04, "loss_type": "grpo", "temperature": 0.9, "top_k": 50, "gradient_checkpointing": False}
+    assert {key: settings[key] for key in then} == then
+    assert settings["use_bias_correction_kl"] is False and settings["save_total_limit"] is None
+
+
 # --- Recipes that stand alone
 
 ALONE = [path for path in (*RECIPES, *(ROOT / "examples").glob("*.yaml")) if "\nstandalone: true" in path.read_text()]

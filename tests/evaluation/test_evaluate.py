@@ -208,6 +208,12 @@ def exiting(text, row):
     raise SystemExit(f"no key{'' if random.random() + torch.rand(1) else '!'}")
 
 
+def test_the_reward_of_an_answer_is_the_weighted_sum():
+    scores = {"a": [1.0, 3.0], "b": [2.0, None]}
+    answers = evaluate.with_rewards([Answer(), Answer()], scores, {"a": 0.5, "b": -1.0})
+    assert [one.reward for one in answers] == [-1.5, 1.5]
+
+
 def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     """Without gold answers the rewards that need them are not scored, and the others are not all."""
     without = questions.select(range(2)).remove_columns("answer").add_column("answer", [None, None])

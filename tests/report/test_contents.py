@@ -37,6 +37,16 @@ def test_a_new_file_is_drawn_moved_cut_and_published(with_files, tmp_path, capsy
     assert not (run / "labels.csv").exists() and (run / "_ended-at-step-24" / "labels.csv").exists()
 
 
+def test_a_resumed_run_shows_no_result_of_its_last_end(tmp_path):
+    run = write_run(tmp_path / "run")
+    results = {"eval_after.json", "completions_after.jsonl", "comparison.json", "curves.png", "README.md"}
+    for name in results:
+        (run / name).touch()
+    record._set_aside(run, make_checkpoint(run, 4), {"step": 24})
+    assert {path.name for path in (run / "_ended-at-step-24").iterdir()} >= results
+    assert (run / "eval_before.json").exists() and not any((run / name).exists() for name in results)
+
+
 @pytest.mark.parametrize(
     ("name", "public"),
     [("metrics.jsonl", True), ("faults.jsonl", False), ("completions_only.jsonl", False), ("training_args.bin", False),

@@ -56,6 +56,20 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     assert page.text.count("question ") == 3 + 2  # fixed, broken
 
 
+def test_each_picture_is_the_curve_that_its_title_names(run, monkeypatch, tmp_path):
+    drawn = {}
+    monkeypatch.setattr(charts, "draw", lambda axes, curve, **_: drawn.setdefault(axes, curve))
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)
+    add_metrics(run, {"step": 24, "eval/accuracy_lenient": 0.625, "eval/accuracy_strict": 0.5})
+    found = read_run(run)
+    charts.draw_curves(tmp_path / "curves.png", found.curves, found.held_out_curves, {})
+    curves = {axes.get_title("left"): curve for axes, curve in drawn.items()}
+    for measure in found.held_out_curves:
+        title = f"Held out: {measure.words}{', %' * measure.is_share}"
+        assert curves[title[:30]] is found.curves[measure.logged]
+    assert len(found.held_out_curves) == 2 and curves["Reward, all together"] is found.curves["reward"]
+
+
 def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     paired = {"n": 8, "before": 0.25, "after": 0.75, "difference": 0.5, "difference_low": 0.1, "difference_high": 0.9}
     change(run, "eval_before.json", reward_date_reward_func=0.25, reward=1.0)

@@ -18,6 +18,7 @@ from helpers_trainer import PROMPTS, largest_difference, make_trainer, trained
 from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
+from grpo.runs import checkpoints
 from grpo.training import run_trainer
 from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer
@@ -97,6 +98,20 @@ def test_every_epoch_has_stocks_order_of_prompts(tiny_model, tmp_path):
         make_trainer(trainer_class, tiny_model, tmp_path, **options).train()
         orders.append(asked)
     assert orders[0] == orders[1] and len(orders[0]) == 4 and orders[0][:2] != orders[0][2:]  # two rollouts an epoch
+
+
+def test_a_checkpoint_is_sealed_once_all_of_it_is_written(tiny_model, tmp_path, monkeypatch):
+    seal, there = checkpoints.seal, []
+
+    def sealing(directory, *args, **record):
+        there.append({path.name for path in directory.iterdir()})
+        seal(directory, *args, **record)
+
+    monkeypatch.setattr(checkpoints, "seal", sealing)
+    trainer = make_trainer(RunTrainer, tiny_model, tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
+    trainer.train()
+    assert [checkpoints.problem_with(tmp_path / f"checkpoint-{step}") for step in (1, 2)] == [None, None]
+    assert all({"model.safetensors", "optimizer.pt", "rng_state.pth", checkpoints.STATE} <= names for names in there)
 
 
 # --- Private members of the libraries

@@ -162,6 +162,17 @@ def test_the_first_reason_to_stop_counts(tmp_path):
     assert asked.should_training_stop and asked.should_save
 
 
+def test_another_callbacks_request_to_end_waits_for_the_rollouts_end(tmp_path):
+    run, callback, trainer = stopping(tmp_path, every=3)
+    state = SimpleNamespace(global_step=4, max_steps=8)
+    asked = SimpleNamespace(should_save=False, should_training_stop=True, should_evaluate=True)
+    callback.on_evaluate(None, state, asked)
+    assert run.early and not asked.should_training_stop  # step 4 is amid a rollout
+    trainer._step = 6
+    ended = end_step(callback, step=6)
+    assert ended.should_training_stop and ended.should_save
+
+
 def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path):
     run, callback, trainer = stopping(tmp_path, every=3)
     saved, stopped = [], []
