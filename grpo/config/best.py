@@ -13,13 +13,14 @@ from trl import GRPOConfig
 
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import Geometry
+from grpo.core.text import rewarded
 from grpo.results import measures
 from grpo.results.measures import LENIENT
 
 # Metrics of TRL's evaluation
 LOWER_IS_BETTER = ("completions/clipped_ratio", "frac_reward_zero_std", "groups/all_wrong", "kl", "loss")
 MEASURED_BY_TRL = re.compile(
-    r"reward|reward_std|frac_reward_zero_std|entropy|kl|rewards/.+/(mean|std)|groups/(all_right|all_wrong|mixed)"
+    r"reward|reward_std|frac_reward_zero_std|entropy|kl|groups/(all_right|all_wrong|mixed)"
     r"|completions/((mean|min|max)_(terminated_)?length|clipped_ratio)"
 )
 REMEDY = f"--metric_for_best_model {LENIENT.key} with --eval_every 10"
@@ -70,7 +71,7 @@ def own_metric(settings: Mapping[str, Any], geometry: Geometry) -> str | None:
     if name == "reward" and evaluates and not settings["eval_every"]:
         own = False
     if not own:
-        if not MEASURED_BY_TRL.fullmatch(name):
+        if not (MEASURED_BY_TRL.fullmatch(name) or rewarded(name, "mean|std")):
             choices = [*_own(), *(f"reward_{reward.rpartition('.')[2]}" for reward in settings["reward_funcs"])]
             raise UserError(f"metric_for_best_model: {given!r} is not a metric{did_you_mean(name, choices)}")
         if name == "kl" and not settings["beta"]:

@@ -52,6 +52,25 @@ def short_name(reward: str) -> str:
     return reward.removesuffix("_func").removesuffix("_reward")
 
 
+def reward_key(reward: str, figure: str = "mean") -> str:
+    """Return the key of TRL's logs for a reward's mean or standard deviation (`std`).
+
+    >>> reward_key("int_reward_func"), rewarded("rewards/int_reward_func/mean"), rewarded("rewards/left_out")
+    ('rewards/int_reward_func/mean', 'int_reward_func', None)
+    """
+    return f"rewards/{reward}/{figure}"
+
+
+def rewarded(key: str, figures: str = "mean") -> str | None:
+    """Return the reward whose figure has this key in TRL's logs; None for another key.
+
+    Args:
+        figures: a pattern of the figures that count.
+    """
+    found = re.fullmatch(f"rewards/(.+)/(?:{figures})", key)
+    return found and found[1]
+
+
 def without_folders(text: str) -> str:
     """Replace absolute paths in a text, or in JSON, by their last names, to hide the folders of a machine.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
-from grpo.core.text import counted, listed, short_name, shorten
+from grpo.core.text import counted, listed, reward_key, rewarded, short_name, shorten
 from grpo.data.remedies import PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
@@ -124,9 +124,9 @@ def about_best(plan: TrainingPlan) -> Iterator[Check]:
     if metric is None or not (config.own_metric or config.trl_evaluates):
         return
     measured = _measured(plan)
-    found = re.fullmatch("rewards/(.+)/(mean|std)", metric)
-    if metric not in measured if config.own_metric else found and found[1] not in plan.rewards:
-        names = measured if config.own_metric else [f"rewards/{name}/mean" for name in plan.rewards]
+    reward = rewarded(metric, "mean|std")
+    if metric not in measured if config.own_metric else reward and reward not in plan.rewards:
+        names = measured if config.own_metric else list(map(reward_key, plan.rewards))
         finding = f"{metric} is not measured in this run"
         yield Check("error", "metric_for_best_model", finding, f"use {', '.join(names)}")
         return

@@ -3,7 +3,6 @@
 import base64
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo.core.text import printable, short_name
+from grpo.core.text import printable, rewarded, short_name
 from grpo.report.curves import Curve
 from grpo.results.measures import Measure
 
@@ -124,7 +123,7 @@ def draw_curves(path: Path, curves: dict[str, Curve], held_out: Sequence[Measure
     """Write `curves.png`: held-out measures, the reward and its parts, with dotted lines at the limits."""
     names = {measure.logged: f"Held out: {measure.words}{', %' * measure.is_share}" for measure in held_out}
     names |= {"reward": "Reward, all together"} if "reward" in curves else {}
-    names |= {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
+    names |= {key: short_name(name) for key in curves if (name := rewarded(key))}
     rows = math.ceil(len(names) / 4) or 1  # at least one row, also without curves
     with rc_context(STYLE):
         figure = Figure(figsize=(13, 2.4 * rows), layout="constrained")

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from grpo.core import commands
 from grpo.core.errors import reason_of
 from grpo.core.jsonfiles import write_text
-from grpo.core.text import short_name
+from grpo.core.text import reward_key, rewarded, short_name
 from grpo.report import charts
 from grpo.report.curves import is_a_rewards_own
 from grpo.report.files import RunFiles, read_run
@@ -41,7 +41,7 @@ def refresh(directory: Path, steps: int = 0) -> str:
 def limits(run: RunFiles) -> dict[str, float]:
     """Return limits by the key of their curve: the reward of a perfect answer, and the norm for clipping."""
     perfect, names = run.record.get("perfect") or {}, run.settings.get("reward_funcs") or []
-    limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
+    limits = {reward_key(name): value for name, value in perfect.items()}
     if len(perfect) == len(names) > 0:
         weights = run.settings.get("reward_weights") or [1.0] * len(names)
         limits["reward"] = sum(weight * value for weight, value in zip(weights, perfect.values(), strict=True))
@@ -93,7 +93,7 @@ def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     page = Environment(loader=folder, **rules)  # escapes markup that models write
-    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
+    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name, "rewarded": rewarded}
     return page.get_template("report.html.j2")
 
 

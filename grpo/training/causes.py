@@ -6,13 +6,13 @@ more, on all logs and the held-out answers, and returns likely causes.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from grpo.core.text import reward_key, rewarded
 from grpo.policy.templates import ADD_END
 from grpo.results.answer import Answer, most_given
 from grpo.results.comparison import change_of
@@ -198,7 +198,7 @@ def _weights_unchanged(seen: History) -> str | None:
 
 
 def _reward_names(rollouts: Sequence[Metrics]) -> list[str]:
-    return sorted({key[8:-5] for line in rollouts for key in line if re.fullmatch("rewards/.*/mean", key)})
+    return sorted({name for line in rollouts for key in line if (name := rewarded(key))})
 
 
 def _is_value(number: float | None) -> bool:
@@ -208,7 +208,7 @@ def _is_value(number: float | None) -> bool:
 def _no_value(seen: History) -> str | None:
     window, least = (seen.rollouts, 1) if seen.ended else (seen.rollouts[-IN_A_ROW:], IN_A_ROW)
     names = _reward_names(window)
-    values = [line.get(f"rewards/{name}/mean") for line in window for name in names]
+    values = [line.get(reward_key(name)) for line in window for name in names]
     if len(window) < least or not names or any(map(_is_value, values)):
         return None
     return f"the reward {' and '.join(names)} has returned None for every completion"
@@ -218,7 +218,7 @@ def _dead_reward(seen: History) -> str | None:
     window, least = (seen.rollouts, 1) if seen.ended else (seen.rollouts[-DEAD_AFTER:], DEAD_AFTER)
     dead = []
     for name in _reward_names(window):
-        mean, std = f"rewards/{name}/mean", f"rewards/{name}/std"
+        mean, std = reward_key(name), reward_key(name, "std")
         lines = [line for line in window if mean in line and line.get("warm", 1)]
         values = {line[mean] for line in lines if _is_value(line[mean])}
         if not values and len(lines) >= least:

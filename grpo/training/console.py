@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
-from grpo.core.text import decimals, printable, short_name
+from grpo.core.text import decimals, printable, reward_key, rewarded, short_name
 from grpo.report.curves import is_a_rewards_own
 from grpo.results.printing import show_answer
 from grpo.task.given import how_read
@@ -41,7 +41,7 @@ class Progress(TrainerCallback):
         self, reward_names: list[str], golds: dict[str, Gold], task: Task, perfect: dict[str, float] | None = None
     ) -> None:
         self.rewards = {  # column → key of the log
-            name if short_name(name) in COLUMNS else short_name(name): f"rewards/{name}/mean" for name in reward_names
+            name if short_name(name) in COLUMNS else short_name(name): reward_key(name) for name in reward_names
         }
         self.golds, self.task, self.perfect = golds, task, perfect or {}
         self._widths: dict[str, int] = {}  # of the columns that fit, by heading
@@ -93,7 +93,7 @@ class Progress(TrainerCallback):
             show(Padding(Text("  ".join(metrics)), (0, 0, 0, 7), expand=False))
 
     def _pays(self, column: str) -> float:
-        return self.perfect.get(self.rewards[column].removeprefix("rewards/").removesuffix("/mean"), 0.0)
+        return self.perfect.get(rewarded(self.rewards[column]) or "", 0.0)
 
     def _left(self, state: TrainerState) -> str:
         """Estimate the time left: `0:42`, `12:05`, `3h05`; a dash if unknown."""
