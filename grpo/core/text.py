@@ -67,7 +67,7 @@ def rewarded(key: str, figures: str = "mean") -> str | None:
     Args:
         figures: a pattern of the figures that count.
     """
-    found = re.fullmatch(f"rewards/(.+)/(?:{figures})", key)
+    found = re.fullmatch(f"rewards/(.+)/(?:{figures})", key, re.DOTALL)  # a name may hold anything
     return found and found[1]
 
 
