@@ -2,12 +2,10 @@
 
 import dataclasses
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from helpers_runs import ROOT
 
 import train_grpo
 from grpo.config.configure import configure
@@ -16,15 +14,7 @@ from grpo.rewarding import registry
 from grpo.rewarding.functions import function_of_file, functions_to_names
 from grpo.task.prompts import XML
 
-
-@pytest.fixture(autouse=True)
-def own(monkeypatch):
-    """The user's files in the working directory, with names of libraries among them."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    shutil.copy(ROOT / "tests/programs/my_rewards.py", ".")
-    Path("my_helper.py").touch()
-    yield
-    sys.modules.pop("my_helper", None)
+pytestmark = pytest.mark.usefixtures("own_files")
 
 
 def loaded(name):

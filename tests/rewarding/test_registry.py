@@ -1,13 +1,10 @@
 """Names and parameters become reward functions, TRL's and one's own too; a mistake names what is wrong."""
 
 import functools
-import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers_runs import ROOT
 from trl.trainer.utils import get_callable_name
 
 from grpo.core.errors import UserError
@@ -18,17 +15,8 @@ from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS, THINK_FORMAT
 
+pytestmark = pytest.mark.usefixtures("own_files")
 FIVE = list(REWARD_FUNCS)
-
-
-@pytest.fixture(autouse=True)
-def own(monkeypatch):
-    """The user's files in the working directory, with names of libraries among them."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    shutil.copy(ROOT / "tests/programs/my_rewards.py", ".")
-    Path("my_helper.py").touch()
-    yield
-    sys.modules.pop("my_helper", None)
 
 
 def chosen(*names, args=None, follow=(("max_completion_length", 100),), functions=None):
