@@ -16,7 +16,7 @@ preflight  two full packs of 8,192 tokens. 8-bit states are allocated as bitsand
 sampling   a model with as many layers and heads, but narrow, so that the host's time is nearly all; it is that of a
            CPU, without CUDA's launches. Operations are those that compute, each at least one kernel. Memory and
            recordings: 64 rows of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
-fits       HYPERPARAMETERS and the flags that you give: a device samples 64 completions of 786 tokens after prompts of
+fits       HYPERPARAMETERS and the flags after `--`: a device samples 64 completions of 786 tokens after prompts of
            256, without vLLM. The smallest GPU that has a tenth of its memory left
 """
 
@@ -25,6 +25,7 @@ import contextlib
 import logging
 import math
 import random
+import sys
 import threading
 import time
 import weakref
@@ -35,10 +36,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import common
 import torch
 import trl.trainer.utils
 from peft import get_peft_model
-from speed import print_table, random_config
+from speed import RANDOM, print_table, random_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -257,11 +259,11 @@ def preflight(given: argparse.Namespace) -> None:
     print_table(["model", "optimizer", "checkpointing", "counted, GB", "preflight, GB", "ratio"], cells)
 
 
-def fits(flags: Sequence[str]) -> None:
+def fits(given: argparse.Namespace) -> None:
     """A row for each model and what is trained of it: GB on each device, and the smallest GPU with room for them."""
     cells = []
     for size, adapter in product(("0.5B", "1.5B", "3B", "7B", "32B"), ADAPTER):
-        config, found = settings("--use_peft", adapter, *flags), []
+        config, found = settings("--use_peft", adapter, *given.flags), []
         answers = min(200, config.training.per_device_eval_batch_size)
         for devices in (1, 4, 8):
             needed = estimate(size, config, rollout_per_device=64, prompt_length=256, answers=answers, shards=devices)
@@ -419,24 +421,23 @@ def sampling(given: argparse.Namespace) -> None:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: list[str] | None = None) -> int:
+    parser = common.parser(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     options = commands.add_parser("step")
-    options.add_argument("--model", default="1.5B", help="a shape of benchmarks/speed.py")
-    options.add_argument("--draws", type=int, default=5, help="rollouts of the recipe's lengths")
+    options.set_defaults(run=step)
+    options.add_argument("--model", default="1.5B", choices=RANDOM)
+    options.add_argument("--draws", type=common.at_least(1), default=5, help="rollouts of the recipe's lengths")
     options = commands.add_parser("preflight")
-    options.add_argument("--models", nargs="+", default=["0.5B", "1.5B", "3B", "7B"], help="as for step")
+    options.set_defaults(run=preflight)
+    options.add_argument("--models", nargs="+", default=["0.5B", "1.5B", "3B", "7B"], choices=RANDOM)
     options = commands.add_parser("sampling")
-    options.add_argument("--model", default="1.5B", help="as for step")
-    commands.add_parser("fits", help="followed by flags of train_grpo.py")
-    given, flags = parser.parse_known_args()
-    if given.what == "fits":
-        return fits(flags)
-    if flags:
-        parser.error(f"unrecognized arguments: {' '.join(flags)}")
-    {"step": step, "preflight": preflight, "sampling": sampling}[given.what](given)
+    options.set_defaults(run=sampling)
+    options.add_argument("--model", default="1.5B", choices=RANDOM)
+    options = commands.add_parser("fits", help="flags of train_grpo.py follow `--`")
+    options.set_defaults(run=fits, flags=[])
+    return common.main(lambda given: given.run(given), parser, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -31,10 +31,10 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+import common
 import peft
 import torch
 from datasets import Dataset
@@ -50,17 +50,16 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
+from grpo.core.errors import UserError, did_you_mean
+from grpo.policy.answering import complete_by_generate
+from lean_grpo import LeanGRPOTrainer, sampling
 
-from helpers_settings import CHOICES  # noqa: E402
-
-from grpo.policy.answering import complete_by_generate  # noqa: E402
-from lean_grpo import LeanGRPOTrainer, sampling  # noqa: E402
+sys.path.insert(0, str(common.ROOT / "tests" / "helpers"))
+from helpers_settings import CHOICES
 
 LIMIT = 1e-3
 COLUMNS = {"case": 26, "outcome": 9, "difference": 10, "padded": 6, "sampling": 8, "note": 0}  # and their widths
-TOKENIZER = AutoTokenizer.from_pretrained(ROOT / "assets" / "demo" / "model", padding_side="left")
+TOKENIZER = AutoTokenizer.from_pretrained(common.DEMO / "model", padding_side="left")
 Result = dict[str, Any]
 
 # --- One step of both trainers
@@ -403,22 +402,22 @@ def summary(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["settings", "architectures", "peft"])
-    parser.add_argument("cases", nargs="*", help="only these")
-    parser.add_argument("--count", type=int, default=100, help="of random settings")
-    parser.add_argument("--seconds", type=float, default=180, help="time limit of a case")
-    options = parser.parse_args(argv)
+CASES: dict[str, tuple[Callable[[str], Result], Callable[[int], list[str]]]] = {
+    "settings": (setting, lambda count: [str(number) for number in range(count)]),
+    # xlm fills masks; a run refuses it
+    "architectures": (architecture, lambda _: [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name != "xlm"]),
+    "peft": (adapter, lambda _: list(adapters())),
+}
+
+
+def exactness(options: argparse.Namespace) -> int:
+    function, cases_of = CASES[options.what]
+    cases = cases_of(options.count)
+    if unknown := [case for case in options.cases if case not in cases]:
+        raise UserError(f"{unknown[0]} is not one of the {options.what}{did_you_mean(unknown[0], cases)}")
     warnings.simplefilter("ignore")
     logging.set_verbosity_error()
     torch.set_num_threads(1)
-    function, cases = {
-        "settings": (setting, [str(number) for number in range(options.count)]),
-        # xlm fills masks; a run refuses it
-        "architectures": (architecture, [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name != "xlm"]),
-        "peft": (adapter, list(adapters())),
-    }[options.what]
     results = []
     print(line({column: column for column in COLUMNS}))
     for case in options.cases or cases:
@@ -426,6 +425,15 @@ def main(argv: list[str] | None = None) -> int:
         print(line(results[-1]), flush=True)
     print("\n" + summary(results))
     return int(any(found["outcome"] == "DIFFERS" for found in results))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("what", choices=CASES)
+    parser.add_argument("cases", nargs="*", help="only these")
+    parser.add_argument("--count", type=common.at_least(1), default=100, help="of random settings")
+    parser.add_argument("--seconds", type=common.at_least(1), default=180, help="time limit of a case")
+    return common.main(exactness, parser, argv)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import common
 
-from exact_answers import extract_answer, grade, is_right  # noqa: E402
-from exact_answers.__main__ import math_verify  # noqa: E402
+from exact_answers import extract_answer, grade, is_right
+from exact_answers.__main__ import math_verify
+from grpo.core.errors import one_line
+from grpo.core.text import listed
+
+CASES = common.ROOT / "exact_answers" / "cases.txt"
 
 FORMS = (
     "{solution}",
@@ -38,15 +41,11 @@ class Pair(NamedTuple):
     right: bool
 
 
-def main() -> None:
+def grading(options: argparse.Namespace) -> None:
     """Print one line for each source of pairs and each rule, then what solutions say."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, help="lines of text, gold, right")
-    parser.add_argument("--solutions", nargs="*", type=Path, default=[], help="lines of answer, such as GSM8K's")
-    parser.add_argument("--show", action="store_true", help="print each false verdict of ours")
-    options = parser.parse_args()
-    sources = {"exact_answers/cases.txt": list(cases(ROOT / "exact_answers/cases.txt"))}
-    sources |= {path.name: [pair(line) for line in path.read_text("utf-8").splitlines()] for path in options.files}
+    sources = {"exact_answers/cases.txt": list(cases(CASES))}
+    sources |= {path.name: [Pair(*row) for row in read(path, "text", "gold", "right")] for path in options.files}
+    solutions = [answer for path in options.solutions for (answer,) in read(path, "answer")]
     judges: dict[str, Callable[[str, str], bool] | None] = {"ours": is_right, "math-verify": math_verify()}
     print("| pairs | | rule | false rights | false wrongs | seconds | longest |\n|---|---|---|---|---|---|---|")
     for source, pairs in sources.items():
@@ -62,14 +61,12 @@ def main() -> None:
             print(f"| {source} | {len(pairs)} | {rule} | {figures} |")
             if options.show and judge is is_right:
                 print(*(f"{'false wrong' if each.right else 'FALSE RIGHT'}: {each}" for each in false), sep="\n")
-    if options.solutions:
-        of_solutions(options.solutions)
+    if solutions:
+        of_solutions(solutions)
 
 
-def of_solutions(paths: list[Path]) -> None:
+def of_solutions(solutions: list[str]) -> None:
     """Print how many solutions are right in each form, and how many have their neighbour's answer."""
-    lines = [line for path in paths for line in path.read_text("utf-8").splitlines()]
-    solutions = [json.loads(line)["answer"] for line in lines]
     golds = [extract_answer(solution, "hash") for solution in solutions]
     own, others = Counter[str](), Counter[str]()
     reasons, start, size = Counter[str](), time.process_time(), 0
@@ -95,10 +92,11 @@ def timed(judge: Callable[[str, str], bool], pair: Pair) -> tuple[bool, float]:
     return judge(pair.text, pair.gold), time.process_time() - start
 
 
-def pair(line: str) -> Pair:
-    """A pair of a line of JSON."""
-    row = json.loads(line)
-    return Pair(row["text"], row["gold"], row["right"])
+def read(path: Path, *fields: str) -> list[list[Any]]:
+    """The values of these fields in each line of a file."""
+    with one_line(f"{path}: ", f" (each line needs {listed(fields)})", (OSError, ValueError, LookupError, TypeError)):
+        rows = map(json.loads, path.read_text("utf-8").splitlines())
+        return [[row[field] for field in fields] for row in rows]
 
 
 def cases(path: Path) -> Iterator[Pair]:
@@ -111,5 +109,13 @@ def cases(path: Path) -> Iterator[Pair]:
             yield Pair(re.sub(" ?⏎ ?", "\n", line[2:]), gold, line[0] == "+")
 
 
+def main(argv: list[str] | None = None) -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("files", nargs="*", type=Path, help="lines of text, gold, right")
+    parser.add_argument("--solutions", nargs="*", type=Path, default=[], help="lines of answer, such as GSM8K's")
+    parser.add_argument("--show", action="store_true", help="print each false verdict of ours")
+    return common.main(grading, parser, argv)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

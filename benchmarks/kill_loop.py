@@ -24,17 +24,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import common
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from grpo.runs.checkpoints import is_sealed, list_all, newest, step_of  # noqa: E402
+from grpo.runs.checkpoints import is_sealed, list_all, newest, step_of
 
 SETTINGS = {
     "use_cpu": "true",
-    "model_name_or_path": ROOT / "assets" / "demo" / "model",
-    "dataset_name": ROOT / "assets" / "demo" / "train.jsonl",
+    "model_name_or_path": common.DEMO / "model",
+    "dataset_name": common.DEMO / "train.jsonl",
     "max_samples": 53,  # of which 5 are held out: 48 are 12 rollouts, and three epochs 36 steps
     "max_completion_length": 24,
     "num_generations": 4,
@@ -50,25 +48,16 @@ CLOCK = ("time/", "step_time", "runtime", "per_second")
 KINDS = ("starting", "training", "saving")
 
 
-def start(output: Path, seed: int, arguments: argparse.Namespace) -> subprocess.Popen:
+def start(output: Path, seed: int, options: argparse.Namespace) -> subprocess.Popen:
     """Start the run in this directory, or resume it; its output is in `log.txt` beside it."""
-    settings: dict[str, Any] = {**SETTINGS, "seed": seed, "output_dir": output}
-    launch = [sys.executable]
-    if arguments.processes > 1:
-        settings["per_device_train_batch_size"] = 8 // arguments.processes
-        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={arguments.processes}"]
-    if arguments.lora:
+    settings: dict[str, Any] = {**SETTINGS, "seed": seed}
+    settings["per_device_train_batch_size"] //= options.processes
+    if options.lora:
         settings |= {"use_peft": "true", "learning_rate": "1e-3"}
-    if (output / "run.json").exists():
-        settings["resume_from_checkpoint"] = "auto"
-    flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    flags = [word for key, value in settings.items() for word in (f"--{key}", value)]
     with (output.parent / "log.txt").open("wb") as log:
-        return subprocess.Popen(
-            [*launch, str(ROOT / "train_grpo.py"), *flags],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=log,
-            stderr=log,
-        )
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return common.start(flags, output, options.processes, env=one_thread, stdout=log, stderr=log)
 
 
 def steps_done(output: Path) -> int:
@@ -118,9 +107,9 @@ def end_of(output: Path) -> dict[str, Any]:
     return found
 
 
-def run_rounds(arguments: argparse.Namespace, base: Path) -> None:
+def run_rounds(options: argparse.Namespace, base: Path) -> None:
     """Kill, resume and compare; RuntimeError for the first difference or failure."""
-    dice, finished = random.Random(arguments.seed), 0
+    dice, finished = random.Random(options.seed), 0
     kills: collections.Counter[str] = collections.Counter()
 
     def complete(process: subprocess.Popen) -> None:
@@ -130,9 +119,9 @@ def run_rounds(arguments: argparse.Namespace, base: Path) -> None:
 
     while True:
         output, seed = base / f"run-{finished}", finished + 1
-        before, process = steps_done(output), start(output, seed, arguments)
+        before, process = steps_done(output), start(output, seed, options)
         kind = KINDS[kills.total() % 3]
-        if kills.total() < arguments.rounds and until_moment(kind, process, output, dice):
+        if kills.total() < options.rounds and until_moment(kind, process, output, dice):
             kill(process)
             kills[kind] += 1
             last, _ = newest(output)
@@ -144,31 +133,34 @@ def run_rounds(arguments: argparse.Namespace, base: Path) -> None:
             continue
         complete(process)
         whole = base / f"whole-{finished}"
-        complete(start(whole, seed, arguments))
+        complete(start(whole, seed, options))
         found, wanted = end_of(output), end_of(whole)
         if differences := [name for name in wanted if found.get(name) != wanted[name]]:
             raise RuntimeError(f"run {finished}: {', '.join(differences)} differ")
         print(f"run {finished} came to its end: bit by bit the uninterrupted run", flush=True)
         finished += 1
-        if kills.total() == arguments.rounds:
+        if kills.total() == options.rounds:
             print(f"{kills.total()} kills ({dict(kills)}), {finished} runs, no failure")
             return
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="times that a run is to be killed")
-    parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 4), help="processes of a run (torchrun)")
-    parser.add_argument("--lora", action="store_true", help="train an adapter")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    arguments = parser.parse_args(argv)
+def kill_loop(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
         try:
-            run_rounds(arguments, Path(name))
+            run_rounds(options, Path(name))
         except RuntimeError as error:
             print(error)
             return 1
     return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--rounds", type=common.at_least(1), default=20, help="times that a run is to be killed")
+    parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 4), help="processes of a run (torchrun)")
+    parser.add_argument("--lora", action="store_true", help="train an adapter")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    return common.main(kill_loop, parser, argv)
 
 
 if __name__ == "__main__":

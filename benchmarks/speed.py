@@ -3,7 +3,7 @@
     python benchmarks/speed.py step                    the training step on made-up rollouts
     python benchmarks/speed.py sampling                a rollout by our sampler and by TRL's `generate`
     python benchmarks/speed.py loop                    optimizer steps with their rollouts, of made-up lengths
-    python benchmarks/speed.py run --config demo       a whole run of train_grpo.py, with its start and evaluations
+    python benchmarks/speed.py run -- --config demo    a whole run of train_grpo.py, with its start and evaluations
 
 On a CPU seconds are those of processor time, summed over threads, which other programs hardly change; on a GPU they
 are the clock's. Read the ratios.
@@ -20,8 +20,8 @@ sampling   every token is the last one with the same chance, so that lengths are
            sides draw other lengths: compare tokens a second. On a GPU ours has a second row, without CUDA graphs
 loop       the sides one after the other, each in a process of its own. Lengths as in sampling. Without the first step,
            which warms up; its length decides what buffers and packs there are, so take several steps
-run        three runs with the flags that you give: as they are, with TRL's step and `generate`, with TRL's `generate`
-           alone. Its phases are seconds of the clock, the whole run also processor time
+run        two runs with the flags of train_grpo.py after `--`: with TRL's step and `generate`, and as they are. The
+           phases are seconds of the clock, the whole run also processor time
 """
 
 import argparse
@@ -33,7 +33,6 @@ import platform
 import random
 import resource
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,34 +45,29 @@ from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from grpo.core.processes import let_idle_threads_sleep  # noqa: E402
-
-let_idle_threads_sleep()  # threads that spin take processor time; train_grpo.py sets it, too
-import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-from transformers import (  # noqa: E402
+import common
+import torch
+from datasets import Dataset
+from rich.console import Console
+from rich.table import Table
+from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PrinterCallback,
     Qwen2Config,
     TrainerCallback,
 )
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer
 
-from grpo.core import versions  # noqa: E402
-from grpo.data import sources  # noqa: E402
-from grpo.policy.answering import end_tokens  # noqa: E402
-from grpo.task import prompts  # noqa: E402
-from lean_grpo import LeanGRPOTrainer, gpu  # noqa: E402
-from lean_grpo.decoding import Graphs  # noqa: E402
-from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402
+from grpo.core import versions
+from grpo.core.errors import UserError, one_line
+from grpo.data import sources
+from grpo.policy.answering import end_tokens
+from grpo.task import prompts
+from lean_grpo import LeanGRPOTrainer, gpu
+from lean_grpo.decoding import Graphs
+from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
-DEMO = ROOT / "assets" / "demo"
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, key heads, vocabulary
 RANDOM = {
     "9M": (5, 384, 1024, 6, 2, 512),
@@ -145,14 +139,15 @@ def load_model(name: str, dtype: str) -> Any:
     torch.manual_seed(0)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
     if name not in RANDOM:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
+        with one_line(f"--model {name}: ", kinds=(OSError, ValueError)):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
         return loaded.to(DEVICE)
     with torch.device(DEVICE):  # drawn there: 1.5B weights take minutes on a CPU
         return AutoModelForCausalLM.from_config(random_config(name), **options)
 
 
 def load_tokenizer(name: str) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model" if name in RANDOM else name, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(common.DEMO / "model" if name in RANDOM else name, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
 
@@ -302,9 +297,9 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
 
 def sampling(given: argparse.Namespace) -> None:
+    asked = sources.load_source(given.questions, setting="--questions")["train"][: given.completions // GROUP]
     model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
     end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
-    asked = sources.load_source(given.questions)["train"][: given.completions // GROUP]
     chats = [PROMPT_FORMATS["xml"].prompt(row["question"], EXEMPLARS[:1]) for row in asked]
     ids = [prompt for prompt in prompts.tokenized(chats, tokenizer) for _ in range(GROUP)]
     trainers = {
@@ -404,16 +399,7 @@ def processor_seconds() -> float:
 def measure_run(flags: list[str]) -> dict[str, float]:
     output = Path(tempfile.mkdtemp()) / "run"
     start, used = time.perf_counter(), processor_seconds()
-    command = [
-        sys.executable,
-        str(ROOT / "train_grpo.py"),
-        *flags,
-        "--logging_steps",
-        "1",
-        "--output_dir",
-        str(output),
-    ]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    common.train([*flags, "--logging_steps", "1"], output)
     whole, used = time.perf_counter() - start, processor_seconds() - used
     lines = map(json.loads, (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     steps = [line for line in lines if "step_time" in line and "loss" in line]
@@ -433,8 +419,8 @@ def measure_run(flags: list[str]) -> dict[str, float]:
     }
 
 
-def whole_run(flags: list[str]) -> None:
-    found = {side: measure_run([*flags, *own]) for side, own in SIDES.items()}
+def whole_run(given: argparse.Namespace) -> None:
+    found = {side: measure_run([*given.flags, *own]) for side, own in SIDES.items()}
     rows = []
     for key, reference in found["stock"].items():
         ratios = (f" ({reference / one[key]:.2f})" if one[key] else "" for one in found.values())
@@ -442,47 +428,61 @@ def whole_run(flags: list[str]) -> None:
     print_table(["seconds (ratio)", *found], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def share(value: str) -> float:
+    found = float(value)
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a share above 0 and at most 1")
+    return found
+
+
+def check_geometry(given: argparse.Namespace) -> None:
+    """Raise UserError where completions do not fill groups, or micro-batches."""
+    for what, size in (("groups", given.group), ("micro-batches", given.micro_batch)):
+        if given.completions % size:
+            raise UserError(f"--completions {given.completions}: these do not fill {what} of {size}; use a multiple")
+
+
+def benchmark(given: argparse.Namespace) -> None:
+    if given.what != "run":
+        check_geometry(given)
+        os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+    given.run(given)
+
+
+def main(argv: list[str] | None = None) -> int:
+    whole = common.at_least
+    parser = common.parser(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
-    options = commands.add_parser("step")
-    options.add_argument("--model", default="9M", help=f"a directory, a Hub id, or of {', '.join(RANDOM)}")
-    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    options.add_argument("--completions", type=int, default=32, help="of a rollout")
-    options.add_argument("--micro_batch", type=int, default=8, help="completions that stock computes at once")
-    options.add_argument("--group", type=int, default=GROUP, help="completions of a prompt")
-    options.add_argument("--prompt_tokens", type=int, nargs=2, default=[20, 120], help="at least and at most")
+    found = {}
+    for run, model, completions, longest in (
+        (step, "9M", 32, 786), (sampling, str(common.DEMO / "model"), 64, 400), (loop, "9M", 64, 400)
+    ):  # fmt: skip
+        found[run] = options = commands.add_parser(run.__name__)
+        options.set_defaults(run=run, group=GROUP, micro_batch=GROUP)
+        options.add_argument("--model", default=model, help=f"a directory, a Hub id, or of {', '.join(RANDOM)}")
+        options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+        options.add_argument("--completions", type=whole(1), default=completions, help="of a rollout")
+        options.add_argument("--max_completion_length", type=whole(1), default=longest)
+    for run, micro_batch, steps in ((step, 8, 4), (loop, 16, 3)):
+        options = found[run]
+        computed = "completions that stock computes at once"
+        options.add_argument("--micro_batch", type=whole(1), default=micro_batch, help=computed)
+        options.add_argument("--steps", type=whole(2), default=steps, help="optimizer steps")
+    for run in (sampling, loop):
+        found[run].add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
+    options = found[step]
+    options.add_argument("--group", type=whole(2), default=GROUP, help="completions of a prompt")
+    options.add_argument("--prompt_tokens", type=whole(1), nargs=2, default=[20, 120], help="at least and at most")
     options.add_argument("--median_length", type=float, default=200, help="of the completions, in tokens")
     options.add_argument("--spread", type=float, default=0.728, help="of their logarithms; 0: all are alike")
-    options.add_argument("--max_completion_length", type=int, default=786)
-    options.add_argument("--steps", type=int, default=4, help="optimizer steps")
-    options.add_argument("--live", type=float, nargs="+", default=[1.0, 0.5], help="shares of live groups")
+    options.add_argument("--live", type=share, nargs="+", default=[1.0, 0.5], help="shares of live groups")
     options.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the lengths")
-    options = commands.add_parser("sampling")
-    options.add_argument("--model", default=str(DEMO / "model"), help="as for step")
-    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    options.add_argument("--questions", default=str(DEMO / "test.jsonl"), help="rows with `question`")
-    options.add_argument("--completions", type=int, default=64, help="of a rollout")
-    options.add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
-    options.add_argument("--max_completion_length", type=int, default=400)
-    options.add_argument("--rounds", type=int, default=3, help="rollouts of each side that are timed")
-    options = commands.add_parser("loop")
-    options.add_argument("--model", default="9M", help="as for step")
-    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    options.add_argument("--completions", type=int, default=64, help="of a rollout")
-    options.add_argument("--micro_batch", type=int, default=16, help="completions that stock computes at once")
-    options.add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
-    options.add_argument("--max_completion_length", type=int, default=400)
-    options.add_argument("--steps", type=int, default=3, help="optimizer steps")
-    commands.add_parser("run", help="followed by flags of train_grpo.py")
-    given, flags = parser.parse_known_args()
-    if given.what == "run":
-        return whole_run(flags)
-    if flags:
-        parser.error(f"unrecognized arguments: {' '.join(flags)}")
-    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-    {"step": step, "sampling": sampling, "loop": loop}[given.what](given)
+    options = found[sampling]
+    options.add_argument("--questions", default=str(common.DEMO / "test.jsonl"), help="rows with `question`")
+    options.add_argument("--rounds", type=whole(1), default=3, help="rollouts of each side that are timed")
+    commands.add_parser("run", help="flags of train_grpo.py follow `--`").set_defaults(run=whole_run, flags=[])
+    return common.main(benchmark, parser, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,29 +22,25 @@ of an arm's gain over the first arm's, paired by seed.
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
+import common
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from grpo.core.errors import UserError
+from grpo.core.jsonfiles import read_value
+from grpo.report.files import RunFiles
+from grpo.results import comparison
+from grpo.results.comparison import change_of
+from grpo.results.measures import LENIENT, STRICT, Measure
+from grpo.tools import compare
 
-from grpo.core.errors import ArgumentParser, UserError  # noqa: E402
-from grpo.core.jsonfiles import read_value  # noqa: E402
-from grpo.report.files import RunFiles  # noqa: E402
-from grpo.results import comparison  # noqa: E402
-from grpo.results.comparison import change_of  # noqa: E402
-from grpo.results.measures import LENIENT, STRICT, Measure  # noqa: E402
-from grpo.runs.directory import holds_run  # noqa: E402
-from grpo.tools import compare  # noqa: E402
-
-SUMS, HELD_OUT = (ROOT / "assets" / "demo" / f"{name}.jsonl" for name in ("train", "test"))
+SUMS, HELD_OUT = (common.DEMO / f"{name}.jsonl" for name in ("train", "test"))
 SHUFFLED = "{output}/shuffled.jsonl"
 FORMAT = ["xmlcount_reward_func", "soft_format_reward_func", "strict_format_reward_func", "int_reward_func"]
 RATES = ("5e-6", "1e-5", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3")
@@ -84,14 +80,8 @@ def write_shuffled(file: Path) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
 
 
-def train(flags: list[str], run: Path, seed: int) -> None:
-    """Train one run to its end, unless it is finished; SystemExit with its status where it fails."""
-    if read_value(run / "run.json", "status") == "finished":
-        return
-    own = ["--seed", str(seed), "--output_dir", str(run), "--run_name", run.name]
-    own += ["--resume_from_checkpoint", "auto"] if holds_run(run) else []
-    if status := subprocess.run([sys.executable, str(ROOT / "train_grpo.py"), *flags, *own]).returncode:
-        sys.exit(status)
+def is_finished(run: Path) -> bool:
+    return read_value(run / "run.json", "status") == "finished"
 
 
 # --- The table
@@ -130,10 +120,7 @@ def with_interval(value: float, low: float | None, high: float | None) -> str:
 
 def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
     """A row for each arm that has finished runs."""
-    finished = {
-        arm: {seed: run for seed, run in runs.items() if read_value(run / "run.json", "status") == "finished"}
-        for arm, runs in arms.items()
-    }
+    finished = {arm: {seed: run for seed, run in runs.items() if is_finished(run)} for arm, runs in arms.items()}
     first = next(iter(finished))
     table = Table(title="Held-out accuracy in per cent, gains in points (95 % interval)")
     for heading in ("arm", "seeds", "lenient", "gain", f"less that of {first}", "strict", "gain"):
@@ -146,31 +133,30 @@ def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
     Console(width=140).print(table)
 
 
+def sweep(options: argparse.Namespace) -> None:
+    arms, output = SWEEPS[options.sweep], options.output or Path(tempfile.mkdtemp())
+    chosen = arms if options.arms is None else options.arms
+    if unknown := set(chosen) - arms.keys():
+        raise UserError(f"--arms: {', '.join(sorted(unknown))} is not an arm of {options.sweep}: {', '.join(arms)}")
+    output.mkdir(parents=True, exist_ok=True)
+    write_shuffled(Path(SHUFFLED.format(output=output)))
+    runs = {arm: {seed: output / f"{arm.replace(' ', '-')}-seed{seed}" for seed in options.seeds} for arm in arms}
+    for arm in chosen:
+        own = [flag.format(output=output) for flag in arms[arm]]
+        for seed, run in runs[arm].items():
+            if not is_finished(run):
+                common.train([*options.flags, *own, "--seed", seed, "--run_name", run.name], run)
+    print_table(runs)
+
+
 def main(argv: list[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else argv
-    at = words.index("--") if "--" in words else len(words)
-    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("sweep", choices=SWEEPS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--arms", nargs="*", help="train only these, and print what is finished")
     parser.add_argument("--output", type=Path, help="directory of the runs (default: a temporary one)")
-    try:
-        args, flags = parser.parse_args(words[:at]), words[at + 1 :] or ["--config", "demo"]
-        arms, output = SWEEPS[args.sweep], args.output or Path(tempfile.mkdtemp())
-        chosen = arms if args.arms is None else args.arms
-        if unknown := set(chosen) - arms.keys():
-            raise UserError(f"--arms: {', '.join(sorted(unknown))} is not an arm of {args.sweep}: {', '.join(arms)}")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    output.mkdir(parents=True, exist_ok=True)
-    write_shuffled(Path(SHUFFLED.format(output=output)))
-    runs = {arm: {seed: output / f"{arm.replace(' ', '-')}-seed{seed}" for seed in args.seeds} for arm in arms}
-    for arm in chosen:
-        for seed, run in runs[arm].items():
-            train([*flags, *(flag.format(output=output) for flag in arms[arm])], run, seed)
-    print_table(runs)
-    return 0
+    parser.set_defaults(flags=["--config", "demo"])
+    return common.main(sweep, parser, argv)
 
 
 if __name__ == "__main__":

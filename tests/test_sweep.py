@@ -1,14 +1,11 @@
 """benchmarks/sweep.py: its controls train on other answers, and its table has each arm's gain and advantage."""
 
 import json
-import sys
 from pathlib import Path
 
-from helpers_report import write_learner
-from helpers_runs import DEMO, ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
 import sweep
+from helpers_report import write_learner
+from helpers_runs import DEMO
 
 
 def test_shuffled_rows_have_the_answers_of_others():

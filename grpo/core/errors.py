@@ -114,7 +114,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # Folders of code that is not the user's: this project, Python itself and installed packages, including those of a
 # parent environment (`uv run --with`)
-OUR_FOLDERS = (ROOT / "grpo", ROOT / "lean_grpo", ROOT / "exact_answers")
+OUR_FOLDERS = tuple(ROOT / name for name in ("grpo", "lean_grpo", "exact_answers", "benchmarks"))
 LIBRARIES = (*OUR_FOLDERS, sysconfig.get_path("stdlib"))
 CALLERS = ("experiment", "main")  # functions of train_grpo.py
 INSTALLED = {"site-packages", "dist-packages"}

@@ -4,14 +4,14 @@ Against `generate` and TRL: test_rollouts.py and tests/policy/test_answering.py;
 """
 
 import gc
-import sys
 import weakref
 from types import SimpleNamespace
 
+import exactness
 import pytest
 import torch
 from helpers_graphs import FakeGraph, on_a_fake_gpu
-from helpers_runs import DEMO, ROOT
+from helpers_runs import DEMO
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
@@ -19,9 +19,6 @@ from transformers.cache_utils import DynamicCache
 from lean_grpo import decoding, sampling
 from lean_grpo.decoding import Slots
 from lean_grpo.sampling import Sampling, cache_argument, complete
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import exactness
 
 END, OTHER_END = 2, 7
 SAMPLED = Sampling(temperature=1.3)

@@ -1,9 +1,9 @@
 """grpo/policy/memory.py: sizes without weights are those of real models, steps and checkpoints."""
 
-import sys
-
+import counted
 import pytest
-from helpers_runs import DEMO, ROOT
+import speed
+from helpers_runs import DEMO
 from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 from transformers.integrations import deepspeed
@@ -12,10 +12,6 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.policy import memory
 from lean_grpo import sharding
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import counted
-import speed
 
 QWEN_15B = Qwen2Config(
     vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
