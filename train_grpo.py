@@ -23,7 +23,8 @@ from typing import Any
 try:
     from grpo.config.begin import begin
 except ModuleNotFoundError:
-    print("error: grpo/ is not beside this file; set PYTHONPATH to the clone that you copied it from", file=sys.stderr)
+    install = 'activate the virtual environment, or in the clone: pip install ".[script]"'
+    print(f"error: grpo is neither installed nor beside this file; {install}", file=sys.stderr)
     sys.exit(2)
 
 if __name__ == "__main__":  # --help, --version: before libraries that take seconds

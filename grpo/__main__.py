@@ -1,4 +1,4 @@
-"""Tools for runs: python -m grpo report | xray | compare | ask | merge | publish."""
+"""Tools: python -m grpo new | report | xray | compare | ask | merge | publish."""
 
 import importlib
 import os
@@ -13,6 +13,7 @@ from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 from grpo.core.processes import ignore_old_names, let_idle_threads_sleep
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
+    "new": ("grpo.tools.new", "write the script and the demo to a directory of your own"),
     "report": ("grpo.tools.report", "write report.html and curves.png of a run"),
     "xray": ("grpo.tools.xray", "score a run's completions, or a file of them, reward by reward"),
     "compare": ("grpo.tools.compare", "show what several runs learned, side by side"),

@@ -66,7 +66,7 @@ def test_a_copied_script_without_its_packages_is_one_line():
     done = python(copied, directory=".")
     assert done.returncode == 2 and done.stdout == "" and [path.name for path in Path().iterdir()] == ["mine.py"]
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: grpo/ is not beside this file; set PYTHONPATH")
+    assert line.startswith("error: grpo is neither installed nor beside this file; activate")
     assert "train_grpo.py " in python(copied, "--version", directory=".", PYTHONPATH=str(ROOT)).stdout
 
 

@@ -18,7 +18,7 @@ from trl import GRPOConfig, ModelConfig
 
 from grpo.config import best, hardware, validate
 from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
-from grpo.core import commands, processes
+from grpo.core import ROOT, commands, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments
@@ -54,8 +54,8 @@ class Given(NamedTuple):
     rows: Any  # the data, if it was passed as a Python object
 
 
-def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
-    """Merge the settings of all sources; `dataset` replaces `dataset_name`."""
+def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, home: Path = ROOT) -> Given:
+    """Merge the settings of all sources; `dataset` replaces `dataset_name`, `home` is the script's folder."""
     parser = Parser()
     script, functions = functions_to_names(hyperparameters)
     script = {key: str(value) if isinstance(value, Path) else value for key, value in script.items()}
@@ -71,7 +71,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     parser.check_names(script, "HYPERPARAMETERS")
     parser.set_defaults(**script)  # for --help_all
     flags, recipe_name = parser.flags(argv)
-    recipe, standalone = read_recipe(recipe_name) if recipe_name else ({}, False)
+    recipe, standalone = read_recipe(recipe_name, home) if recipe_name else ({}, False)
     parser.check_names(recipe, recipe_name or "")
     if dataset is not None and "dataset_name" in flags:
         raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
@@ -88,9 +88,10 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"] or "")
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
-    file = find_recipe(recipe_name) if recipe_name else None
+    file = find_recipe(recipe_name, home) if recipe_name else None
     functions = functions if not standalone else functions_to_names({})[1]
-    shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
+    of_recipes = bool(file and file.parent in (RECIPES, home / RECIPES.name))
+    shipped_data = of_recipes and settings["dataset_name"] == recipe.get("dataset_name")
     return Given(
         settings, origin, notes, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"])
     )
@@ -142,7 +143,9 @@ def configure(
         dataset: rows in memory (DataFrame, Dataset, list of dictionaries). They replace `dataset_name`.
         script_file: the script of these settings, named in the commands that the run prints.
     """
-    settings, origin, notes, functions, shipped_data, recipe, standalone, rows = read(hyperparameters, argv, dataset)
+    settings, origin, notes, functions, shipped_data, recipe, standalone, rows = read(
+        hyperparameters, argv, dataset, Path(script_file).resolve().parent
+    )
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
     program = commands.program(script_file)
     validate.check(settings, origin)

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from grpo.core import ROOT
+from grpo.core import ROOT, folder_of
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import ALIASES, SETTINGS, UNSET, ScriptArguments, about
 
-RECIPES, EXAMPLES = ROOT / "recipes", ROOT / "examples"
+RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
@@ -126,19 +126,29 @@ class Parser(TrlParser):
             self.error(str(error))
 
 
-def find_recipe(name: str) -> Path:
-    """Return the path of a recipe, given a path (from here, or from this repository) or a name in recipes/."""
-    by_name = RECIPES / f"{name.removesuffix('.yaml')}.yaml"
-    return next((path for path in (Path(name), ROOT / name) if path.is_file()), by_name).resolve()
+def find_recipe(name: str, home: Path = ROOT) -> Path:
+    """Return the path of a recipe, given a path (from here, from the script's folder or ROOT) or a name in recipes/.
+
+    Args:
+        home: the script's folder. Its recipes/ come before the shipped ones.
+    """
+    by_name = f"recipes/{name.removesuffix('.yaml')}.yaml"
+    paths = [folder / name for folder in (Path(), home, ROOT)] + [folder / by_name for folder in (home, ROOT)]
+    return next(filter(Path.is_file, paths), paths[-1]).resolve()
 
 
-def read_recipe(name: str) -> tuple[dict[str, Any], bool]:
-    """Read a recipe, found by `find_recipe`: its settings, and whether it stands alone (`standalone: true`)."""
-    path = find_recipe(name)
+def read_recipe(name: str, home: Path = ROOT) -> tuple[dict[str, Any], bool]:
+    """Read a recipe, found by `find_recipe`: its settings, and whether it stands alone (`standalone: true`).
+
+    A relative path of its model or data is kept if it exists from here; otherwise it is one from the script's folder,
+    or a shipped file's.
+    """
+    path = find_recipe(name, home)
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except OSError:
-        names = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
+        recipes = {recipe.stem for folder in (home, ROOT) for recipe in folder.glob("recipes/*.yaml")}
+        names = ", ".join(sorted(recipes))
         raise UserError(f"config: {name!r} cannot be read; use a file's path, or one of {names}") from None
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
@@ -147,9 +157,8 @@ def read_recipe(name: str) -> tuple[dict[str, Any], bool]:
     standalone = recipe.pop("standalone", False)
     if not isinstance(standalone, bool):
         raise UserError(f"config: {name}: standalone is {standalone!r}; write true or false")
-    if path.parent in (RECIPES, EXAMPLES):  # its files are found from any directory
-        for key in ("model_name_or_path", *DATA_SETS):
-            given = recipe.get(key)
-            if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():
-                recipe[key] = str(ROOT / given)
+    for key in ("model_name_or_path", *DATA_SETS):
+        given = recipe.get(key)
+        if given and isinstance(given, str) and not os.path.exists(given) and (folder := folder_of(given, home)):
+            recipe[key] = str(folder / given)
     return recipe, standalone

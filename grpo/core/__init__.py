@@ -1,5 +1,23 @@
 """Errors, processes and settings. All other folders use it; it imports none of them."""
 
+import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]  # this repository, whose files are found wherever a command runs
+PACKAGE = Path(__file__).resolve().parents[1]  # grpo/
+
+
+def shipped_in(package: Path) -> Path:
+    """Return the folder of the script, rewards.py, recipes/, …: the clone, or one in a wheel (pyproject.toml)."""
+    in_wheel = package / "files"
+    return in_wheel if in_wheel.is_dir() else package.parent
+
+
+ROOT = shipped_in(PACKAGE)
+INSTALLED = ROOT.is_relative_to(PACKAGE)  # by a wheel
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))  # at the end: a rewards.py beside the script or in the working directory comes first
+
+
+def folder_of(name: str, *beside: Path) -> Path | None:
+    """Return the folder that has a file or directory of this name: the working directory, one of these, or ROOT."""
+    return next((folder for folder in (Path.cwd(), *beside, ROOT) if (folder / name).exists()), None)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo.core import ROOT
+from grpo.core import INSTALLED, PACKAGE, ROOT
 
 
 def program(script: str) -> str:
@@ -21,14 +21,15 @@ def program(script: str) -> str:
 def tool(*words: str, anywhere: bool = False) -> str:
     """Return the command line of a tool, such as `python -m grpo report outputs/demo`, that runs from this directory.
 
-    Elsewhere than in the repository, or to run anywhere, it names the tools' path.
+    Of a clone it names the tools' path elsewhere than there, or to run anywhere.
     """
-    start = ["-m", "grpo"] if Path.cwd() == ROOT and not anywhere else [str(ROOT / "grpo")]
+    by_name = INSTALLED or (Path.cwd() == ROOT and not anywhere)
+    start = ["-m", "grpo"] if by_name else [str(PACKAGE)]
     return shlex.join(["python", *start, *words])
 
 
 def file(name: str) -> str:
-    """Return the path of a file of this repository for a command to copy: its name, in the repository."""
+    """Return the path of a shipped file for a command to copy: its name, in the clone."""
     return name if Path.cwd() == ROOT else shlex.quote(str(ROOT / name))
 
 

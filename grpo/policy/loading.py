@@ -24,6 +24,7 @@ from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl import get_peft_config, get_quantization_config
 
+from grpo.core import folder_of
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
 from lean_grpo import sharding
@@ -41,6 +42,13 @@ def model_errors(name: str, where: str = "model_name_or_path") -> Iterator[None]
         yield
 
 
+def base_of(adapter: PeftConfig) -> str:
+    """Return the name of an adapter's base model. A path that does not exist from here may be a shipped model's."""
+    name = str(adapter.base_model_name_or_path)
+    folder = None if os.path.exists(name) else folder_of(name)
+    return str(folder / name) if folder else name
+
+
 def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
     """Return a saved adapter's configuration or None, from_pretrained's arguments, and the model's configuration."""
     name, adapter = str(config.model.model_name_or_path), None
@@ -49,7 +57,7 @@ def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], Pretrained
         if find_adapter_config_file(name, revision=revision):
             adapter = PeftConfig.from_pretrained(name, revision=revision)
     if adapter:
-        name, revision = str(adapter.base_model_name_or_path), adapter.revision
+        name, revision = base_of(adapter), adapter.revision
     options = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
     with model_errors(name):
         model_config = AutoConfig.from_pretrained(name, **options)

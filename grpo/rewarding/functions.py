@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grpo.core import ROOT
+from grpo.core import folder_of
 from grpo.core.errors import UserError, did_you_mean, users_code
 from grpo.core.functions import innermost
 from grpo.core.settings import Config
@@ -66,7 +66,7 @@ def functions_of_script(config: Config, names: Sequence[str]) -> dict[str, Calla
 
 
 def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., Any]:
-    """Load `my_file.my_function` from the working directory or this repository. Raise UserError if that fails.
+    """Load `my_file.my_function` from the working directory or among the shipped files. Raise UserError if that fails.
 
     A file runs again only after a change. Its module has a unique name, so that a `wandb.py` in the working
     directory does not hide the library.
@@ -78,7 +78,7 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
     if not allowed:
         trust = "if you trust it, use --allow_custom_rewards true"
         raise UserError(f"{setting}: {name!r} runs the code of {file}; {trust}")
-    folder = next((folder for folder in (Path.cwd(), ROOT) if (folder / file).is_file()), None)
+    folder = folder_of(file)
     if folder is None:
         raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
     if str(folder) not in sys.path:

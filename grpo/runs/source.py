@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from grpo.core import ROOT
+import rewards
 from grpo.core.errors import is_of_a_library
 from grpo.core.functions import innermost
 from grpo.core.text import digest
@@ -56,7 +56,7 @@ def read(
     """
     names: dict[Path, str] = {}
     used = _users_files(script, functions.values())
-    for path in (script, ROOT / "rewards.py", *used, *([recipe] if recipe else [])):
+    for path in (script, Path(rewards.__file__), *used, *([recipe] if recipe else [])):
         if path.is_file() and path.resolve() not in names:
             name = path.name if path.name not in names.values() else f"{path.parent.name}-{path.name}"
             names[path.resolve()] = name

@@ -9,10 +9,9 @@ from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from grpo.core import ROOT
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import write_json
-from grpo.policy.loading import model_errors
+from grpo.policy.loading import base_of, model_errors
 from grpo.runs.record import read_prompt
 
 
@@ -20,9 +19,7 @@ def load_base(adapter: Path, where: str, dtype: str) -> Any:
     """Load an adapter's base model, unquantized; dtype "auto" is the model's own."""
     with model_errors(str(adapter), where):
         config = PeftConfig.from_pretrained(str(adapter))
-    base = str(config.base_model_name_or_path)
-    if not os.path.exists(base) and (ROOT / base).is_dir():
-        base = str(ROOT / base)
+    base = base_of(config)
     if os.path.isdir(base):  # downloads keep their progress bar
         logging.disable_progress_bar()
     with model_errors(base, f"{where}: the model under {str(adapter)!r},"):

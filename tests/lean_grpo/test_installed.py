@@ -1,4 +1,4 @@
-"""lean_grpo/ as a package: its wheel holds nothing else, asks for what it imports, and trains a plain TRL script."""
+"""The wheel: its packages and files, what it asks for; lean_grpo/ alone trains a plain TRL script with it."""
 
 import ast
 import os
@@ -11,11 +11,13 @@ import venv
 import zipfile
 from email import message_from_string
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from helpers_runs import DEMO, ROOT
 from packaging.requirements import Requirement
 
+PACKAGES = ("lean_grpo", "exact_answers", "grpo")
 SCRIPT = """
 import sys
 import lean_grpo
@@ -44,24 +46,32 @@ def wheel(tmp_path_factory):
     """The wheel that `pip install .` builds, from the files that git would hand over."""
     place = tmp_path_factory.mktemp("wheel")
     source = place / "source"
-    shutil.copytree(ROOT / "lean_grpo", source / "lean_grpo", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in ("grpo", "tests", "examples"):  # what must not be taken along
-        (source / folder).mkdir()
-        (source / folder / "__init__.py").touch()
-    for file in ("pyproject.toml", "README.md", "LICENSE", "rewards.py", "train_grpo.py"):
-        shutil.copy(ROOT / file, source)
+    for folder in ("lean_grpo", "exact_answers", "grpo", "recipes", "examples", "assets", "launch", "docs", "tests"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for pattern in ("*.py", "*.toml", "*.md", "*.txt", "LICENSE"):
+        for path in ROOT.glob(pattern):
+            shutil.copy(path, source)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "-w", place, source], check=True)
     return next(place.glob("*.whl"))
 
 
 @pytest.mark.slow
-def test_it_holds_the_package_alone_and_its_page(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    modules = {f"lean_grpo/{path.name}" for path in (ROOT / "lean_grpo").glob("*.py")}
-    others = {"lean_grpo/README.md", "lean_grpo/py.typed"}
-    assert {name for name in names if ".dist-info/" not in name} == modules | others
+def test_it_holds_the_packages_and_the_files_of_the_script(wheel):
+    kinds = ("*.py", "py.typed", "README.md", "cases.txt", "templates/*")
+    packages = {path.relative_to(ROOT) for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind)}
+    patterns = ("*.py", "recipes/*", "examples/*.*", "assets/*/*.jsonl", "assets/*/model/*", "launch/*", "docs/*")
+    files = {path for pattern in (*patterns, "requirements*.txt") for path in ROOT.glob(pattern)}
+    files = {Path("grpo/files") / path.relative_to(ROOT) for path in files}
+    names = {Path(name) for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in names if "dist-info" not in name.parts[0]} == packages | files
     assert wheel.name.startswith("lean_grpo-")
+
+
+def test_every_wing_is_in_the_wheel():
+    names = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    wings = {path.parent.relative_to(ROOT) for name in PACKAGES for path in (ROOT / name).rglob("__init__.py")}
+    assert sorted(names) == sorted([*(".".join(wing.parts) for wing in wings), "grpo.files"])
 
 
 @pytest.mark.slow
@@ -83,12 +93,13 @@ def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheel):
 
 
 def test_uv_and_pip_install_the_same_for_the_script():
-    """pyproject.toml names for uv what requirements.txt names for pip."""
+    """pyproject.toml names for uv and for a wheel what requirements.txt names for pip in a clone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     for_pip = [line.partition("#")[0].strip() for line in lines]
-    for_uv = [*project["project"]["dependencies"], *project["dependency-groups"]["script"]]
-    assert sorted(for_uv) == sorted(filter(None, for_pip))
+    extra = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["script"]]
+    assert sorted(extra) == sorted(filter(None, for_pip))
+    assert project["dependency-groups"] == {"script": ["lean-grpo[script]"]}  # uv's
 
 
 @pytest.mark.slow

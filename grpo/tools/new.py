@@ -1,0 +1,69 @@
+"""`python -m grpo new DIR`: write the script, rewards.py and the demo's files to a directory, to edit and run there.
+
+Recipes and examples that are not copied are found by their names all the same.
+"""
+
+import importlib.metadata
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from grpo.core import INSTALLED, ROOT
+from grpo.core.errors import ArgumentParser, UserError
+
+FILES = ("train_grpo.py", "rewards.py", "recipes/demo.yaml", "assets/demo/*.jsonl", "assets/demo/model/*")
+
+
+def names() -> list[Path]:
+    """Return the files to write, relative to the directory."""
+    return [path.relative_to(ROOT) for pattern in FILES for path in sorted(ROOT.glob(pattern)) if path.is_file()]
+
+
+def write(directory: Path) -> None:
+    """Write the files, all of them or none.
+
+    Raises:
+        UserError: one of them exists.
+    """
+    if taken := [str(name) for name in names() if (directory / name).exists()]:
+        raise UserError(f"new: {str(directory)!r} already holds {taken[0]}; use another directory")
+    if (blocked := next(filter(Path.exists, (directory, *directory.parents)))) and not blocked.is_dir():
+        raise UserError(f"new: {str(blocked)!r} is not a directory; use another name")
+    existed = directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".new-") as folder:
+            part = Path(folder)
+            for name in names():  # all of them before the first one appears
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, part / name)
+            for name in names():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                (part / name).rename(directory / name)
+    except OSError:
+        if not existed:
+            shutil.rmtree(directory)
+        raise
+
+
+def next_steps(directory: Path) -> Iterator[str]:
+    """Yield what to do next, from the working directory."""
+    if not (INSTALLED or any(importlib.metadata.distributions(name="lean-grpo"))):
+        yield f"  pip install {shlex.quote(f'{ROOT}[script]')}"
+    if directory.resolve() != Path.cwd():
+        yield f"  cd {shlex.quote(str(directory))}"
+    yield "  python train_grpo.py --config demo     learns small sums on a CPU, in under a minute"
+    yield f"Next, edit train_grpo.py: {ROOT / 'docs' / 'your-own-task.md'}"
+
+
+def main(argv: list[str]) -> int:
+    """Run `python -m grpo new` and return its exit status."""
+    parser = ArgumentParser(prog="python -m grpo new", description="Write the script, its rewards and the demo.")
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the directory to write to; . is this one")
+    given = parser.parse_args(argv)
+    write(given.directory)
+    print(f"Wrote train_grpo.py, rewards.py and the demo (recipes/, assets/) to {given.directory}")
+    print(*next_steps(given.directory), sep="\n")
+    return 0
