@@ -49,6 +49,8 @@ def read_amount(tokens: Sequence[Token], place: int = 0) -> Read | None:
     while size := units.size_of(number.unit):  # 5 feet 6 inches
         start = end + (end < len(tokens) and tokens[end].low in ("and", ",", "und", "et", "y"))
         more = _single(tokens, start) if start < len(tokens) and tokens[start].kind in ("number", "word") else None
+        if more and (number.unit, more[0].unit) == ((("h", 1),), (("m", 1),)):  # 3 h 20 m
+            more = more[0]._replace(unit=(("min", 1),)), more[1]
         smaller = units.size_of(more[0].unit) if more else None
         if more is None or smaller is None or smaller[0] != size[0] or not smaller[1] < size[1] or more[0].value < 0:
             break
@@ -136,10 +138,11 @@ def _digits(tokens: Sequence[Token], place: int) -> Read | None:
             return read
         if fraction := _after_whole(tokens, end):
             return Number(number.value + fraction[0]), fraction[1]
+    if text.isdigit() and (divided := _divided(number.value, tokens, end)):
+        return divided
     slash, below, last = (get(tokens, end + step) for step in range(3))
-    over = slash is not None and slash.low == "over" and last is None  # 4 over 9
     ends = last is None or not ((last.glued and last.kind in ("word", "power")) or last.text in ("/", "^"))
-    if slash is not None and (slash.text == "/" or over) and below is not None and below.text.isdigit() and ends:
+    if slash is not None and slash.text == "/" and below is not None and below.text.isdigit() and ends:
         value = numeral(below.text)
         return (Number(number.value / value), end + 2) if value and slash.glued == below.glued else None
     if (part := _ordinal(tokens, end)) and (number.value == 1 or tokens[end].low.endswith("s")):
@@ -203,6 +206,18 @@ def _fraction(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | Non
     return None if after and after.text in ("^", "!") else (Fraction(int(above), int(below)), end)
 
 
+def _divided(value: Fraction, tokens: Sequence[Token], place: int) -> Read | None:
+    """Divide a whole number by the one at the end of its tokens: 4 over 9, four out of nine, 4 in 9."""
+    sign = tokens[place].low if place < len(tokens) else ""
+    start = place + len(units.OVER.get(sign, ()))
+    if start == place or start >= len(tokens) or [token.low for token in tokens[place:start]] != units.OVER[sign]:
+        return None
+    digits = tokens[start].text.isdigit()
+    below, end = (numeral(tokens[start].text), start + 1) if digits else _cardinal(tokens, start) or (0, start)
+    ends = end == len(tokens) and below and (sign == "over" or value <= below)
+    return (Number(value / below), end) if ends else None
+
+
 def _ordinal(tokens: Sequence[Token], place: int) -> int:
     """Return the denominator in a word such as twelfths, after a number."""
     token = get(tokens, place)
@@ -238,6 +253,8 @@ def _words(tokens: Sequence[Token], place: int) -> Read | None:
     if whole is None:
         return None
     value, end = whole
+    if divided := _divided(value, tokens, end):
+        return divided
     token, after = get(tokens, end), get(tokens, end + 1)
     if token is not None and token.low == "and" and (part := _part(tokens, end + 1)):
         return Number(value + part[0]), part[1]

@@ -26,7 +26,7 @@ def plain(text: str) -> str:
     >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day")
     ('new york', '(1,2)', '9 am', 'mon day')
     """
-    text = normalize(text).casefold().replace("\\", "").replace("**", "").replace("$$", "$")
+    text = re.sub(r"\\[][()]", " ", normalize(text)).casefold().replace("\\", "").replace("**", "")
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
     text = re.sub(r"(?<=[0-9]):00\s?(?=[ap]m\b)|(?<=[0-9])(?=[ap]m\b)", " ", text)  # 4:00 pm is 4 pm
     text = " ".join(text.strip().rstrip(".").strip("*$`").rstrip(".").split())
@@ -80,6 +80,7 @@ _CHOOSING = {"choose", "pick", "select", "go", "with", "chose", "picked", "selec
 _NOUNS = {"option", "choice", "answer", "letter", "alternative", "response"}
 _CORRECT = {"correct", "right", "best", "answer", "true", "better", "one", "choice"}
 _LIST = words.OR | words.ADDING | words.UNSURE | {",", "/", "nor", "(", ")", "both"}
+_CORRECTED = words.REPLACING | {"i", "or"}
 _AROUND = vocabulary("( ) [ ] . : $ - final well ok no wait")
 
 
@@ -94,10 +95,11 @@ def read_letter(text: str) -> tuple[str, str]:
     for sentence in sentences(tokenize(normalize(text))):
         if sentence[-1].text.startswith("?") or sentence[0].low in ("let", "let's"):
             continue
-        retracts = takes_back(sentence)
+        lows = [token.low for token in sentence]
+        letters = _letters(sentence)
+        retracts = takes_back(sentence) or (len(letters) == 1 and _corrects(lows))
         if retracts and current:
             current, why = None, DENIED
-        letters = _letters(sentence)
         chosen = [letter for letter in letters if letter.chosen]
         if current and any(letter.refused and letter.name == current.name for letter in letters) and not chosen:
             current, why = None, DENIED
@@ -106,7 +108,7 @@ def read_letter(text: str) -> tuple[str, str]:
             continue
         last = chosen[-1]
         strong = [letter for letter in chosen if letter.strong]
-        among = [letter for letter in chosen if letter.strong or not strong]
+        among = chosen[-1:] if retracts else [letter for letter in chosen if letter.strong or not strong]
         bare = len(sentence) <= 2
         if current and current.strong and not strong and not retracts:
             continue
@@ -160,12 +162,17 @@ def _letter(
     strong = any(low in words.LABELS | _CHOOSING | _NOUNS for low in before) or any(
         low in _CORRECT for low in predicate
     )
-    alone = all(low in _AROUND | _NOUNS | words.RESULTS for low in before)
+    alone = all(low in _AROUND | _NOUNS | _CORRECTED for low in before)
     asserted = before[-1:] and any(low in words.COPULAS | {"be", "is", "("} for low in before[-3:])
     premise = earlier[-1:] and earlier[-1] in words.PREMISES
     chosen = not refused and not premise and bool(alone or strong or asserted)
     doubted = words.any_of(before, words.HEDGES)
     return Letter(name, chosen, refused, strong and chosen, doubted)
+
+
+def _corrects(lows: Sequence[str]) -> bool:
+    """True for actually, B."""
+    return words.any_of(lows, words.CORRECTING) and all(low in _AROUND | _CORRECTED for low in lows if len(low) > 1)
 
 
 def _clause(before: Sequence[str]) -> Sequence[str]:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from exact_answers import units, words
 from exact_answers.amounts import Number, read_amount
-from exact_answers.compare import Meaning, encloses, read_tokens
-from exact_answers.formulas import SYMBOLS
-from exact_answers.spans import Span, spans
+from exact_answers.compare import Expression, Meaning, encloses, is_rounding, read_tokens, same
+from exact_answers.formulas import SYMBOLS, TRIGONOMETRY
+from exact_answers.spans import Span, is_amount, spans
 from exact_answers.writing import Token, get
 
 
@@ -65,11 +65,15 @@ class Sentence(NamedTuple):
     unfinished: bool = False  # work goes on: then we multiply, how many are left?
 
 
-def read_sentence(tokens: Sequence[Token]) -> Sentence:
-    """Read the claims of a sentence."""
+def read_sentence(tokens: Sequence[Token], alone: bool = False) -> Sentence:
+    """Read the claims of a sentence.
+
+    Args:
+        alone: it is all that is said, and may be a part of a sentence: at 60 miles per hour.
+    """
     if any(token.kind == UNREAD for token in tokens[:1]):
         return Sentence([], understood=False)
-    return _Reader(tokens).read()
+    return _Reader(tokens, alone).read()
 
 
 def takes_back(tokens: Sequence[Token]) -> bool:
@@ -85,8 +89,10 @@ DENIED, BROKEN = "denied", "broken"
 
 
 class _Reader:
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self.question = bool(tokens) and tokens[-1].text[:1] == "?"
+    def __init__(self, tokens: Sequence[Token], alone: bool = False) -> None:
+        self.alone = alone
+        asked = len(tokens) > 1 and tokens[0].low == "how" and tokens[1].low in words.MEASURES
+        self.question = asked or (bool(tokens) and tokens[-1].text[:1] == "?")
         tokens = tokens[:-1] if tokens and tokens[-1].kind == "stop" else tokens
         self.tokens = tokens[_label(tokens) :]
         self.lows = [token.low for token in self.tokens]
@@ -115,7 +121,7 @@ class _Reader:
             self.claims, self.understood = [self.premise], True
         if last is not None and _is_left_over(self.lows[last.after :]):
             self.claims, self.understood = [], False
-        unfinished = first in words.CONTINUES and not self.claims
+        unfinished = first in words.CONTINUES and "know" not in self.lows[:4] and not self.claims  # let me know if …
         return Sentence(self.claims, self.understood, retracts, self.denied, unfinished)
 
     def claim(
@@ -148,6 +154,8 @@ class _Reader:
             self.denied = True
             return ""
         readings = self.value(span, boundary) if not right else None
+        if readings is None and self.claims and self.is_restated(span):
+            return ""
         if readings is None or (not computed and self.is_altered(boundary, span, found[:index])):
             self.understood = False
             if kind != START:
@@ -159,6 +167,7 @@ class _Reader:
             self.understood = False
             return ""
         joined = _joins(between) if last else self.lows[0] in words.ALTERNATIVES
+        joined = joined and not (kind == last_kind == EQUALS and self.uses(span, last))
         joined = joined or (kind == last_kind == START and set(between) <= words.BARE_JOINTS)
         strong, doubted = words.any_of(clause, words.ANSWERS), words.any_of(clause, words.HEDGES)
         pointing = words.any_of(clause, words.IT) and set(clause) <= words.IT | words.IS
@@ -191,6 +200,14 @@ class _Reader:
             return
         self.understood = self.understood or not claim.joined
 
+    def uses(self, span: Span, last: Span | None) -> bool:
+        """True if a sum has the result of the one before it: 20 / 2 = 10 and 62 + 10 = 72."""
+        if last is None or not (is_amount(self.tokens, span.start) and is_amount(self.tokens, last.start)):
+            return False
+        results = [token.text for token in self.tokens[last.start : last.end] if token.kind == "number"]
+        used = [token.text for token in self.tokens[span.start : span.end] if token.kind == "number"]
+        return results[-1] in used[:-1]
+
     # --- Before a value ---
 
     def left(self, span: Span, last: Span | None) -> tuple[str, int]:
@@ -219,6 +236,8 @@ class _Reader:
         if place <= boundary:
             return self.at_start(boundary, last)
         low = lows[place - 1]
+        if self.alone and place == 1 and low in words.PLACING and span.after == len(tokens):
+            return START, boundary
         if low in words.COPULAS or (low.endswith("'s") and len(low) > 3 and last is None):
             return self.governed(boundary, place - 1, last), self.subject(boundary)
         if low in words.HAVING and words.any_of(lows[max(boundary - 1, 0) : place - 1], words.LABELS):
@@ -228,6 +247,8 @@ class _Reader:
         receiver = low in words.PRONOUNS or (tokens[place - 1].text[0].isupper() and place - 1 > boundary)
         if receiver and place - 2 >= boundary and (lows[place - 2] in words.VERBS or lows[place - 2] in words.COPULAS):
             return self.governed(boundary, place - 2, last), self.subject(boundary)
+        if place - 3 >= boundary and lows[place - 3] in words.GIVING and lows[place - 2] in words.ARTICLES:
+            return self.governed(boundary, place - 3, last), self.subject(boundary)  # gives her chickens 20 cups
         if low in words.VERB_LEADS:
             verbs = lows[max(boundary, place - 5) : place - 1]
             if any(verb in words.VERB_LEADS[low] for verb in verbs) and (
@@ -249,10 +270,10 @@ class _Reader:
         before = get(self.tokens, boundary - 1)
         if before is None:
             return START, boundary
-        if before.text == "(" and last is not None:
-            return ADJUNCT, boundary
         if before.kind == "colon":
             return VERB, self.subject(boundary)
+        if last is not None and self.in_remark(boundary):
+            return ADJUNCT, boundary
         if before.low == "that" and words.any_of(self.lows[max(boundary - 2, 0) : boundary - 1], words.STATING):
             return START, boundary
         if before.low in ("that", "which", "who") or (
@@ -295,6 +316,13 @@ class _Reader:
                 return place
             place -= 1
         return 0
+
+    def in_remark(self, place: int) -> bool:
+        """True if a place is in a remark that corrects nothing: 3 bolts (2 blue and 1 white)."""
+        kinds = [token.kind for token in self.tokens[:place]]
+        if kinds.count("open") <= kinds.count("close"):
+            return False
+        return not words.any_of(self.lows[len(kinds) - kinds[::-1].index("open") :][:1], words.REPLACING)
 
     def subject(self, boundary: int) -> int:
         """Return the start of a clause with its subject, which a relative clause or a colon cuts off."""
@@ -399,12 +427,18 @@ class _Reader:
         last = left[signs[-2] + 1 :] if len(signs) > 1 else left  # Perimeter = 2(l + w) = 2 * 36 = 72
         if _has_variable(last) and any(token.kind in ("operator", "power", "open") for token in last):
             return [[*whole, *counted], whole]  # x^2 = 5 is what it is
+        if _is_false(last, right, len(signs) > 1):
+            return None
         names = any(token.kind == "word" or token.text.lstrip("\\") in SYMBOLS for token in left)
         if (len(left) <= 4 and names) or any(
             token.kind in ("comma", "relation") or token.low in ("and", "or") for token in whole
         ):
             return [[*whole, *counted], whole, [*right, *counted]]
         return [[*right, *counted]]
+
+    def is_restated(self, span: Span) -> bool:
+        """True for a sum that has the value of the claim before it: 72, which is 48 + 24."""
+        return same(read_tokens(self.tokens[span.start : span.end]), self.claims[-1].meaning)
 
     def right(self, span: Span, later: Sequence[Span], kind: str) -> str:
         """Say what the words after a value make of it: `denied`, `broken` (another value), or "" (nothing)."""
@@ -474,7 +508,7 @@ class _Reader:
         inside = self.lows[place + 1 : place + 8]
         if words.any_of(inside, words.FALSE) or (inside and words.denies(inside[0]) and len(inside) < 3):
             return DENIED
-        return BROKEN if inside and (inside[0] in words.HEDGES | words.ALTERNATIVES | {"and"}) else ""
+        return BROKEN if words.any_of(inside[:1], words.HEDGES | words.ALTERNATIVES | {"and"}) else ""
 
     # --- Retractions ---
 
@@ -497,6 +531,23 @@ class _Reader:
         return (
             bool(lows) and lows[0] in words.NO and (len(lows) == 1 or self.tokens[1].kind in ("comma", "dash", "dots"))
         )
+
+
+def _is_false(left: Sequence[Token], right: Sequence[Token], chained: bool) -> bool:
+    """True for an equation that differs by more than a slip in a sum: 3 \\sin 30 = 72; at a chain's end, 73 = 72."""
+    texts = [token.text.lstrip("\\") for token in left]
+    if not (TRIGONOMETRY & set(texts) or (chained and len(left) == len(right) == 1)):
+        return False
+    degrees: list[Token] = []  # \\sin 30 may be meant so
+    for place, token in enumerate(left):
+        degrees.append(token)
+        if place and token.kind == "number" and texts[place - 1] in TRIGONOMETRY:
+            degrees += [token._replace(kind="power", text="^"), token._replace(kind="command", text="\\circ")]
+    said = read_tokens(right)
+    meanings = [meaning for meaning in map(read_tokens, (left, degrees)) if isinstance(meaning, Number | Expression)]
+    if not isinstance(said, Number | Expression) or not meanings:
+        return False
+    return not any(same(said, meaning) or is_rounding(said, meaning) for meaning in meanings)
 
 
 # --- Words --------------------------------------------------------------------------------------------------------

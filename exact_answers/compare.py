@@ -453,7 +453,7 @@ def name_of(tokens: Sequence[Token]) -> str:
         return name
     first = tokens[0]
     symbol = first.kind == "word" or first.text.lstrip("\\") in formulas.SYMBOLS
-    if texts[0] == "(" and texts[-1] == ")" and all(text.isalpha() and len(text) == 1 for text in texts[1:-1:2]):
+    if texts[0] == "(" and texts[-1] == ")" and all(map(_is_variable, texts[1:-1:2])):
         return name if len(texts) % 2 and set(texts[2:-1:2]) <= {","} and len(texts) > 3 else ""
     if not symbol or (first.low in formulas.FUNCTIONS and len(first.text) > 1):
         return ""
@@ -478,9 +478,11 @@ def name_of(tokens: Sequence[Token]) -> str:
 
 
 def _is_simple(text: str) -> bool:
-    return (
-        (text.isalpha() and len(text) == 1) or text.replace(".", "").isdigit() or text.lstrip("\\") in formulas.SYMBOLS
-    )
+    return _is_variable(text) or text.replace(".", "").isdigit()
+
+
+def _is_variable(text: str) -> bool:
+    return (text.isalpha() and len(text) == 1) or text.lstrip("\\") in formulas.SYMBOLS
 
 
 def _equation(sides: list[list[Token]]) -> Meaning | None:
@@ -494,7 +496,7 @@ def _equation(sides: list[list[Token]]) -> Meaning | None:
     names = [name_of(side) for side in (sides[0], sides[-1])]
     name = names[0] or (names[1] if len(sides) == 2 else "")
     if name.startswith("(") and sides[0][0].text == "(":
-        order = [token.text for token in sides[0] if token.kind == "word"]
+        order = [(token.kind == "command", token.text) for token in sides[0] if _is_variable(token.text)]
         if order != sorted(order):
             return None  # (y, x) = (2, 3) is the point (3, 2)
     others = sides[1:] if names[0] else sides[:-1] if name else sides
@@ -653,6 +655,8 @@ def _same_number(answer: Number, gold: Number) -> bool:
     if not units.agree(answer.unit, gold.unit):  # 150 minutes are 2.5 hours
         one, other = units.measure_of(answer.unit), units.measure_of(gold.unit)
         return one[0] == other[0] and answer.value * one[1] == gold.value * other[1]
+    if answer.percent != gold.percent and (gold.unit if answer.percent else answer.unit):
+        return False  # 25 % are not $25
     got, want = answer.value, gold.value
     pairs = [(got, want)] if answer.percent <= gold.percent or abs(want) >= 1 else []
     if answer.percent != gold.percent:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from exact_answers import words
 from exact_answers.claims import UNREAD, Claim, read_sentence
-from exact_answers.compare import Meaning, Several, is_rounding, same
+from exact_answers.compare import Either, Meaning, Several, is_rounding, same
+from exact_answers.spans import is_amount
 from exact_answers.writing import Token, get, normalize, tokenize
 
 DELIMITERS = {"\\[", "\\]", "\\(", "\\)"}
@@ -49,6 +50,9 @@ def are_sentences(tokens: Sequence[Token]) -> bool:
     """True for tokens that are no single value, as their words and lines show without reading them."""
     if any(token.kind == "newline" for token in tokens[1:-1]):
         return True
+    equals = [place for place, token in enumerate(tokens) if token.kind == "equals"]
+    if len(equals) > 1 and is_amount(tokens, 0):  # 20 / 2 = 10 and 62 + 10 = 72
+        return any(token.low in (",", "and", ";") for token in tokens[equals[0] : equals[-1]])
     names = [token.low for token in tokens if token.kind == "word" and len(token.text) > 2]
     return len(names) > MAX_WORDS or words.any_of(names, words.COPULAS)
 
@@ -69,8 +73,9 @@ def together(claims: Sequence[Claim]) -> Reading:
     for claim, meaning in zip(claims[1:], meanings[1:], strict=True):
         if not same(meaning, first) and not (claim.approximate and is_rounding(meaning, first)):
             differing.append(meaning)
-    if len(differing) == 1:
-        return Reading(first, str(claims[0]), VALUE)
+    if len(differing) == 1:  # 125 minutes, i.e. 2 hours and 5 minutes
+        either = len({getattr(meaning, "unit", ()) for meaning in meanings}) > 1
+        return Reading(Either(tuple(meanings)) if either else first, str(claims[0]), VALUE)
     return Reading(Several("{}", tuple(differing)), shown, TWO)
 
 
@@ -78,8 +83,9 @@ def decide(tokens: Sequence[Token]) -> tuple[list[Claim], str]:
     """Return the claims that stand at the end of a text, and why there are none."""
     current: list[Claim] = []
     why, was_bare = NOT_UNDERSTOOD, False
-    for tokens_of in sentences(tokens):
-        sentence = read_sentence(tokens_of)
+    said = list(sentences(tokens))
+    for tokens_of in said:
+        sentence = read_sentence(tokens_of, alone=len(said) == 1)
         claims = sentence.claims
         if sentence.retracts and current:
             current, why = [], DENIED

@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 _SIGNS = {"number", "currency", "percent", "command", "power", "equals", "relation", "amp"}
 _TYPED = (FUNCTIONS | {"pi"}) - {"min", "max", "sec", "log"}  # functions without a backslash
-_JOINING = words.OR | {"and", "to", "over"}
+_JOINING = words.OR | {"and", "to"}
 _IN_WORDS = set("共个些样定起直般")  # 一共, 一个: no number
 
 
@@ -38,6 +38,13 @@ def spans(tokens: Sequence[Token]) -> list[Span]:
         else:
             place += 1
     return found
+
+
+def is_amount(tokens: Sequence[Token], place: int) -> bool:
+    """True if a number in digits is at a place, maybe of money."""
+    after = get(tokens, place + 1)
+    money = tokens[place].kind == "currency" and after is not None and after.kind == "number"
+    return money or tokens[place].kind == "number"
 
 
 def begins(tokens: Sequence[Token], place: int) -> bool:
@@ -111,7 +118,8 @@ _NEXT_TO_VARIABLE = {
 def is_letter(tokens: Sequence[Token], place: int, bracket: bool = False) -> bool:
     """True for a letter that is a variable: a sign of mathematics is next to it."""
     token, before, after = tokens[place], get(tokens, place - 1), get(tokens, place + 1)
-    if token.kind != "word" or len(token.text) > 1 + token.glued:
+    two = token.glued and before is not None and before.kind != "open"  # 2ab, but not (no, …)
+    if token.kind != "word" or len(token.text) > 1 + two:
         return False
     signs = ("operator", "number", "command", "power", "close")
     if token.glued and before is not None and before.kind in signs and before.text != "$":
@@ -165,6 +173,8 @@ def _taken(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
         return 1
     if token.kind in ("operator", "power"):
         return _operator(token, after)
+    if token.low in units.OVER and (taken := _divides(tokens, place, len(units.OVER[token.low]))):
+        return taken
     if token.kind in ("comma", "colon", "dash") or token.text == ";" or token.low in _JOINING:
         return _joint(tokens, start, place, depth)
     if token.kind == "quote" and token.glued:
@@ -192,7 +202,7 @@ def _joint(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     taken = 1
     if token.kind == "comma" and after is not None and after.low in words.OR | {"and"}:
         taken, after = 2, get(tokens, place + 2)
-    if token.kind in ("colon", "dash") or token.low in ("to", "over"):
+    if token.kind in ("colon", "dash") or token.low == "to":
         return int(before.kind == "number" and after is not None and after.kind == "number")
     if depth:
         return taken
@@ -204,6 +214,21 @@ def _joint(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
     ):
         return 0
     return 0 if token.kind == "comma" and before.kind == "word" and len(before.text) > 1 else taken
+
+
+def _divides(tokens: Sequence[Token], place: int, size: int) -> int:
+    """Take the words of 4 out of 9, which ends its clause."""
+    before, end = tokens[place - 1], place + size
+    if not (_is_whole(before) and end < len(tokens) and _is_whole(tokens[end])):
+        return 0
+    while end < len(tokens) and (_is_whole(tokens[end]) or tokens[end].text == "-"):
+        end += 1
+    ends = end == len(tokens) or tokens[end].kind in ("comma", "close")
+    return size if ends and not (tokens[place].low == "in" and len(tokens[end - 1].text) == 4) else 0
+
+
+def _is_whole(token: Token) -> bool:
+    return token.text.isdigit() or token.low in units.CARDINALS
 
 
 def _is_solved(tokens: Sequence[Token], start: int, end: int) -> bool:
@@ -229,7 +254,7 @@ def _word(tokens: Sequence[Token], place: int, depth: int) -> int:
     if token.low in _TYPED and before.kind in ("operator", "number", "equals", "close"):
         return 1
     if token.low in units.CARDINALS or token.low in units.PARTS:
-        return int(before.kind in ("word", "number") or before.text == "-")
+        return int(before.kind in ("word", "number", "equals") or before.text == "-")
     return _words_before_sign(tokens, place) if before.kind in ("number", "close", "word") else 0
 
 

@@ -150,6 +150,7 @@ MULTIPLES = vocabulary("thousand million billion trillion quadrillion")
 LARGE = MULTIPLES | {"hundred", "dozen"}  # after "a": a hundred
 HAN = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"两": 2, "兩": 2, "〇": 0}
 HAN |= {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+OVER = {"over": ["over"], "in": ["in"], "out": ["out", "of"]}  # between two numbers: 4 out of 9
 # Words after a number that divide it: 5 twelfths
 PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "eighth": 8, "ninth": 9}
 PARTS |= {"twelfth": 12, "hundredth": 100, "thousandth": 1000, "millionth": 10**6}

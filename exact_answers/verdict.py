@@ -101,6 +101,8 @@ def grade(text: str, gold: str, pattern: str = "xml") -> Verdict:
 _NEXT = re.compile(
     r"(?m)(?<=\n)[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|User|Human|Q|Input|Frage|问题) ?\d{0,3}(?:\*\*)? ?[:：]"
 )
+_TURN = re.compile(r"\s*<\|[a-z_]{1,30}\|>(?:\s|assistant\b|<\|[a-z_]{1,30}\|>)*")  # special tokens before a text
+_END = re.compile(r"<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>")  # and after it
 _GLUE = re.compile(r"(?:</answer>|\\[)\]]|[}*$\s)\]])*")
 _OPENED = re.compile(r"(?:\\[\[(]|\$\$?|\*\*|\n[ \t]*(?:\\\[|\$\$))[\s*$]*\Z")  # before a box
 _WRONG_LABEL = re.compile(r"(?i)\b(?:wrong|incorrect|false) (?:answer|result|value|option)\W{0,3}\Z")
@@ -113,7 +115,8 @@ def own_words(text: str, pattern: str = "xml") -> str:
     >>> own_words("<think>5?</think>It is 6."), own_words("It is 6.\n\nQuestion: And 2 + 2?\nAnswer: 4")
     ('It is 6.', 'It is 6.')
     """
-    text = text.rpartition("</think>")[2]
+    turn = _TURN.match(text := text.rpartition("</think>")[2])
+    text = _END.split(text[turn.end() if turn else 0 :], maxsplit=1)[0]
     before, thinks, _ = text.partition("<think>")
     if thinks and marks.find_mark(text, pattern) is None and "<answer>" not in text:
         text = before  # it has not come to an end
@@ -158,20 +161,25 @@ def _denied_after(text: str, mark: Mark) -> bool:
     glue = _GLUE.match(text, mark.end)
     rest = text[glue.end() if glue else mark.end :]
     rest = rest if len(rest) <= MAX_AFTER else rest[:MAX_AFTER].rstrip("0123456789.,")  # no part of a number
+    conditional = False  # \boxed{72} if she works alone: what comes after it may be the answer
     for number, sentence in enumerate(prose.sentences(tokenize(normalize(rest)))):
-        if (number == 0 and _refuses([token.low for token in sentence])) or claims.takes_back(sentence):
+        lows = [token.low for token in sentence]
+        if (
+            (number == 0 and _refuses(lows))
+            or claims.takes_back(sentence)
+            or _contradicts(sentence, mark, conditional)
+        ):
             return True
-        if _contradicts(sentence, mark):
-            return True
+        conditional = conditional or (number == 0 and words.any_of(lows, words.CONDITIONS))
         if number == 3:
             break
     return False
 
 
-def _contradicts(sentence: Sequence[Token], mark: Mark) -> bool:
+def _contradicts(sentence: Sequence[Token], mark: Mark, conditional: bool) -> bool:
     """True if a sentence claims that the answer is another one than the mark's: actually it is 93."""
     stated = claims.read_sentence(sentence).claims
-    later = [claim for claim in stated if claim.corrects and not claim.approximate]
+    later = [claim for claim in stated if (claim.corrects or conditional) and not claim.approximate]
     if not later:
         return False
     marked = read(mark.text) or prose.read_prose(mark.text[-MAX_TEXT:]).meaning

@@ -25,6 +25,7 @@ DENIALS = {
     "Korean": vocabulary("아닙니다 아"),
     "Persian": vocabulary("نیست"),
     "Portuguese and Italian": vocabulary("não non nem né"),
+    "Thai": vocabulary("ไม่ ไม่ใช่"),
     "Russian": vocabulary("не нет ни"),
 }
 DENYING = set().union(*DENIALS.values())
@@ -50,7 +51,8 @@ RETRACTIONS = vocabulary(
 )
 RETRACTING_PHRASES = (
     "take that back", "take it back", "never mind", "just kidding", "ignore that", "edit :", "update :",
-    "scratch that", "strike that", "second thought", "hold on", "off by one", "no ,", "let me re", "one moment",
+    "scratch that", "strike that", "second thought", "hold on", "i mean", "off by one", "no ,", "let me re",
+    "one moment",
 )  # fmt: skip
 NOT_RETRACTING = vocabulary("only if unless earlier initially before previously originally")
 POINTING = vocabulary("that this it which that's it's answer above calculation result")
@@ -109,8 +111,10 @@ SAYING = vocabulary(
     "say says think thinks believe believes claim claims argue argues guess guesses said suggest suggests insists",
 )
 WOULD = vocabulary("would i'd we'd she'd he'd they'd")
+CONDITIONS = vocabulary("if unless")
 UNDONE = vocabulary("if unless but however without had were")  # after "it would be 72": it is not
 ASKING = vocabulary("is was isn't wasn't are aren't can could does")  # Is that right?
+MEASURES = vocabulary("many much long far old tall fast often big")  # how many …, also where a limit cut the question
 LEFT_OVER = (  # after a value: it is a step of unfinished work
     "need to", "needs to", "have to", "has to", "must be", "remains to", "to be added",
 )  # fmt: skip
@@ -169,6 +173,7 @@ COPULAS = vocabulary(
     "is are was were be been being equals equal became totals namely i.e. means gives",
     "it's that's there's he's she's here's what's total's they're we're",
     "lautet lauten ist sind war wären beträgt ergibt macht est sont était fait c'est es son era sería hay 是 为 為 有",
+    "คือ คำตอบคือ",
     "等于 得 了",
     "هو هي است है हैं это 는 은 は é è são",
 )
@@ -185,14 +190,15 @@ FILLERS = (
         "exactly precisely only just now still again simply actually indeed another additional extra",
         "altogether",
         "already currently both all up a an total overall together noch quite even itself",
-        "finally clearly obviously unos aproximadamente 约 大约 一 总 共 一共 总共 全部で das back away home ~",
+        "finally clearly obviously insgesamt unos aproximadamente 约 大约 一 总 共 一共 总共 全部で",
+        "das back away home ~",
     )
     | ABOUT
 )
 TOTALS = vocabulary("total sum profit average score cost price value maximum minimum loss balance distance mean speed")
 TOTAL_ADJECTIVES = vocabulary("grand combined daily weekly monthly net")
 PRONOUNS = vocabulary(
-    "him her them us me you it each everyone everybody himself herself themselves le les lui sie er elle"
+    "him her them us me you it each everyone everybody himself herself themselves le les lui sie er es elle"
 )
 PREPOSITIONS = vocabulary(
     "of in on at to for from by with within without into onto over under between among during through per each",
@@ -201,6 +207,7 @@ PREPOSITIONS = vocabulary(
     "upon",
     "if when while because so that who which whose where whom",
 )
+PLACING = vocabulary("in on at to for with")  # before an answer that is no sentence: at 60 mph
 PART_OF = vocabulary("of by than over under from up")
 CONJUNCTIONS = vocabulary("and or but nor yet either neither und oder aber et ou mais y o pero sino e")
 ANSWERS = vocabulary(  # "the answer is 72" stands, whatever comes after it
@@ -210,7 +217,7 @@ ANSWERS = vocabulary(  # "the answer is 72" stands, whatever comes after it
 COUNTERS = vocabulary("つ 개 명 원 마리 권 살 분 시간 달러")  # Japanese and Korean; katakana is a noun
 AFTER_VALUE = vocabulary("です である になります 입니다 이다 이에요 예요 が 가 이 答え 答 정답 답")
 HAVING = vocabulary("has have had contains")
-LABELS = ANSWERS | vocabulary("total result sum ergebnis résultat resultado 结果")
+LABELS = ANSWERS | vocabulary("total result sum ergebnis résultat resultado 结果 итого всего")
 
 _VERBS = """
 have has had having | get gets got getting gotten | need needs needed | cost costs | spend spends spent | buy buys
@@ -244,12 +251,17 @@ includes included | generate generates generated | call calls | cycle cycles cyc
 hiked | move moves moved | arrive arrives | gives is-left | lived lives | pass passes passed | stand stands stood |
 store stores stored | supply supplies supplied | throw | turn turns | turned | share shares | clean cleans cleaned
 | mow mows mowed | print prints printed | record records recorded | sign signs signed | slice slices sliced | do
-does did doing | rounds round rounded | knock knocks knocked | plan | plans planned | weighs | drain drains drained
+does did doing mean | rounds round rounded | knock knocks knocked | plan | plans planned | drain drains drained
 | kostet kosten verkauft hat haben bleiben bleibt verdient coûte | coûtent vendu vend ont reste restent gagne tiene
 tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要 | 剩 剩下 还剩 还剩下 赚 花 卖 买 要
 用 付 到 看 吃 走 读
 """
 VERBS = set(_VERBS.replace("|", " ").split())
+GIVING = vocabulary(  # verbs with a receiver before what they give
+    "give gives gave giving cost costs take takes took pay pays paid save saves saved owe owes owed feed feeds fed",
+    "bring brings brought send sends sent lend lends lent sell sells sold make makes made leave leaves left earn",
+    "earns earned charge charges charged get gets got give hand hands handed offer offers offered serve serves served",
+)
 VERB_LEADS = {  # words between a verb and its number
     "to": vocabulary(
         "come comes came amount amounts add adds sum sums equal simplifies simplify reduces evaluates works",
@@ -278,13 +290,14 @@ VERB_LEADS = {  # words between a verb and its number
         "leaves left leave ends end ended remains started up begins finishes finished back comes him her them"
     ),
     "in": vocabulary("finishes finished ends ended done meet meets met arrives arrived completed"),
+    "de": vocabulary("est sont était es son era é è"),
     "as": vocabulary("is get gets find have"),
     "out": vocabulary("turns comes works came worked"),
 }
 
-REPLACING = RESULTS | RETRACTIONS | NO  # between two claims: the later one stands
+REPLACING = RESULTS | RETRACTIONS | NO | {"mean"}  # between two claims: the later one stands
 REFUTING = FALSE | REFUSALS
-TYING = ALTERNATIVES | ADDING
+TYING = ALTERNATIVES | ADDING | {"i.e.", "namely"}
 ASIDE = PREPOSITIONS | PREMISES  # before a number that is beside the point
 BARE_JOINTS = {",", "then", "=>", "->", "-->", "...", "..", "—", "–"}  # between two values that have no verb
 TIED = PART_OF | ALTERNATIVES | ALTERING | {"and"}  # directly before it, it is not

@@ -89,6 +89,7 @@ def normalize(text: str) -> str:
         text = _OVERLINED.sub(lambda digits: rf"\overline{{{digits[0][::2]}}}", text)
         text = text.replace("°C", " celsius ").replace("°F", " fahrenheit ")
         text = _THIN.sub("", text).translate(_CHARACTERS)
+    text = text.replace("$$", " \\[ ")
     if "\\" in text or "{" in text:
         text = _SPACING.sub(" ", _GROUPS.sub("", text)).replace("{,}", ",").replace("{:}", ":")
         for _ in range(3):  # one in another
