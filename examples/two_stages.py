@@ -3,8 +3,8 @@
     python train_grpo.py --config recipes/two_stage.yaml
 
 Both stages are one run, with one optimizer and one learning-rate schedule; a resumed run finds its stage by its step.
-Before training, in preflight and in the first evaluation, the reward is the last stage's, as in the last evaluation.
-Its parts have the curves `two_stages/<reward>`, and the stage has `two_stages/stage`.
+Outside of training, where `trainer_state.max_steps` is 0, the reward is the last stage's: in preflight and on the
+held-out questions, whose figures before, while and after training are then of one reward. Its parts have the curves `two_stages/<reward>`, and the stage has `two_stages/stage`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ class Stages:
         """Return the sum for each completion; `borders` are the last optimizer steps of all stages but the last."""
         state, log = kwargs["trainer_state"], kwargs["log_metric"]
         step = state.global_step + 1  # the one that these completions are for
-        stage = sum(step > border for border in borders) if state.max_steps else -1  # 0: training has not begun
+        stage = sum(step > border for border in borders) if state.max_steps else -1  # 0: outside of training
         sums = [0.0] * len(completions)
         for reward, weight in self.stages[stage].items():
             values = reward(completions, answer=answer, template=template, extract=extract)

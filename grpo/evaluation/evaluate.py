@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import TrainerState
 
 from exact_answers import is_right
 from grpo.core import jsonfiles
@@ -59,14 +58,13 @@ class HeldOut:
     weights: Mapping[str, float]
     samples: int = 1
 
-    def evaluate(self, policy: Policy, run: Run | None = None, state: TrainerState | None = None) -> Evaluation:
+    def evaluate(self, policy: Policy, run: Run | None = None) -> Evaluation:
         """Let a policy answer the questions greedily, and grade the answers.
 
         If the judge needs gold answers and a question has none, there is no accuracy.
 
         Args:
             run: while it trains, a signal makes all processes raise GivenUp.
-            state: the trainer's, of which rewards see the step; None: before training.
         """
         start, task = time.perf_counter(), self.task
         rows, check = self.rows.to_list(), run.check if run else lambda: None
@@ -91,7 +89,7 @@ class HeldOut:
         if error:
             notes["judge_error"] = error
             say(f"note: {error}; this evaluation has no accuracy")
-        scores = self._scores(Rollout.of_texts(rows, texts, task.prompt.chat, ids, state), run)
+        scores = self._scores(Rollout.of_texts(rows, texts, task.prompt.chat, ids), run)
         answers = with_rewards(answers, scores, self.weights)
         task.forget()
         return Evaluation({**summarize(answers), **notes, "seconds": round(time.perf_counter() - start, 2)}, answers)

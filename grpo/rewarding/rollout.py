@@ -62,19 +62,16 @@ class Rollout:
         texts: Sequence[str],
         chat: bool,
         ids: Sequence[Sequence[int]] | None = None,
-        state: TrainerState | None = None,
     ) -> "Rollout":
-        """Make a rollout outside of training.
+        """Make a rollout outside of training: `trainer_state` has no steps, so that rewards that follow the step are
+        the same in all evaluations of a run.
 
         Args:
             chat: True if completions are messages.
             ids: None where nobody reads them.
-            state: the trainer's, of which rewards see the step; None: before training.
         """
         completions: list[Completion] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
-        # without what callbacks and rewards keep in it, which an evaluation must not change
-        shown = TrainerState(global_step=state.global_step, max_steps=state.max_steps) if state else TrainerState()
-        return cls(rows, completions, ids or [[]] * len(rows), {"trainer_state": shown, **SILENT})
+        return cls(rows, completions, ids or [[]] * len(rows))
 
     @classmethod
     def of_arguments(

@@ -105,7 +105,7 @@ class AccuracyCurve(TrainerCallback):
         trainer, task = self.trainer, held_out.task
         with self.run.during(EVALUATION), sharding.whole(trainer) as model:
             policy = Policy.in_training(model, trainer.processing_class, trainer.args, task.prompt.prefill)
-            return held_out.evaluate(policy, self.run, trainer.state)
+            return held_out.evaluate(policy, self.run)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import sys
-from types import SimpleNamespace
 
 import pytest
 from helpers_trainer import trained
@@ -54,12 +53,6 @@ def test_rewards_get_in_evaluations_what_trl_gives_them(tiny_model, tmp_path):
     shared = {"trainer_state", "log_extra", "log_metric"}
     assert {key: texts[key] for key in texts.keys() - shared} == {key: passed[key] for key in passed.keys() - shared}
     assert shared <= texts.keys()
-
-
-def test_an_evaluation_shows_rewards_the_step_and_nothing_to_change():
-    state = SimpleNamespace(global_step=7, max_steps=9, stateful_callbacks={"mine": 1})
-    shown = Rollout.of_texts(ROWS, ["a", "b"], False, state=state).columns()["trainer_state"]
-    assert (shown.global_step, shown.max_steps, shown.stateful_callbacks) == (7, 9, {})
 
 
 # --- Failures

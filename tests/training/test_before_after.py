@@ -65,12 +65,16 @@ def read(name):
 
 
 def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl):
-    Path("own_style.py").write_text("def brevity(completions, level, **_): return [each / 10 for each in level]\n")
+    Path("own_style.py").write_text(
+        "def brevity(completions, level, **_): return [each / 10 for each in level]\n"
+        "def paced(completions, trainer_state, **_): return [trainer_state.max_steps * 9.0] * len(completions)\n"
+    )
     # the last column is called like a figure of the evaluation
     asked = [
         {"prompt": [{"role": "user", "content": f"Write {n} words."}], "level": n, "tokens": 900} for n in range(40)
     ]
-    words = ["--reward_funcs", "own_style.brevity", "soft_format_reward_func", "--allow_custom_rewards", "true"]
+    words = ["--allow_custom_rewards", "true", "--reward_funcs"]
+    words += ["own_style.brevity", "own_style.paced", "soft_format_reward_func"]
     assert train_grpo.main([*tiny_run(dataset_name=write_jsonl(asked), max_steps="1", eval_every="1"), *words]) == 0
     summary, compared = read("eval_after.json"), read("comparison.json")
     records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
@@ -81,6 +85,11 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl):
     assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 10
     assert compared["reward"]["difference"] == pytest.approx(summary["reward"] - read("eval_before.json")["reward"])
     assert "lenient" not in compared
+    # one reward for all evaluations, although it follows the step in training
+    metrics = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert compared["rewards"]["paced"]["difference"] == summary["reward_paced"] == 0
+    assert {line["eval/reward_paced"] for line in metrics if "eval/reward_paced" in line} == {0}
+    assert [line["rewards/paced/mean"] for line in metrics if "rewards/paced/mean" in line] == [9]
     for name in ("README.md", "report.html"):
         text = Path("run", name).read_text()
         assert "Reward, weighted sum" in text and "Accuracy, lenient" not in text
