@@ -76,7 +76,8 @@ def changed_since_the_end(
     if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
         return None
     then, now = record.get("settings") or {}, as_json(settings)
-    differing = [key for key in now if about(key).change is not COMMAND and then.get(key) != now[key]]
+    kept = [key for key in then if key in now and about(key).change is not COMMAND]  # other versions have others
+    differing = [key for key in kept if then[key] != now[key]]
     return differing + [f"the {label}" for label in other_sources(record, sources)]
 
 

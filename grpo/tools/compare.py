@@ -5,6 +5,7 @@ on the questions that both answered, if they were judged alike. The mean gain ov
 has Student's interval, because the normal interval is far too narrow for two or three runs.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.processes import show
-from grpo.core.settings import about, makes_another_experiment
+from grpo.core.settings import ScriptArguments, about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison, measures
@@ -23,6 +24,9 @@ from grpo.results.answer import Answer
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
 from grpo.runs.source import without_rest
+
+DEFAULTS = dataclasses.asdict(ScriptArguments())
+MISSING = "–"  # in a run's column, where its record lacks the setting
 
 
 def read_evaluated(directory: Path) -> RunFiles:
@@ -50,13 +54,40 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
-    """Return what differs and affects what is learned or measured, with its values by run."""
+    """Return what differs and affects what is learned or measured, with its values by run.
+
+    A setting that another version's record lacks, and that a run does not use, is no difference.
+    """
     known = [{**run.settings, "commit": run.record.get("commit"), "processes": _processes(run)} for run in runs]
     if len({run.step for run in runs if "after" in run.evaluations}) > 1:
         known = [{**settings, "steps": run.step} for settings, run in zip(known, runs, strict=True)]
     keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
-    values = {key: [settings.get(key) for settings in known] for key in keys}
+    values = {
+        key: [settings.get(key, MISSING) for settings in known]
+        for key in keys
+        if all(key in settings for settings in known) or any(is_used(run, key) for run in runs)
+    }
     return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
+
+
+def is_used(run: RunFiles, key: str) -> bool:
+    """True if a run's record has this setting, and its value was chosen: not a default, nor off in HYPERPARAMETERS."""
+    if key not in run.settings:
+        return False
+    origin, value = run.record.get("origin") or dict.fromkeys(run.settings, "script"), run.settings[key]
+    return origin.get(key) == "flag" or bool(key in origin and value and value != DEFAULTS.get(key))
+
+
+def by_version(runs: Sequence[RunFiles]) -> str:
+    """Describe differing versions of libraries, and settings that some versions do not have, unused; "" if none."""
+    names = dict.fromkeys(name for run in runs for name in run.record.get("versions") or {})
+    numbers = {name: [(run.record.get("versions") or {}).get(name, MISSING) for run in runs] for name in names}
+    parts = [f"{name} {' | '.join(by_run)}" for name, by_run in numbers.items() if len(set(by_run)) > 1]
+    keys = dict.fromkeys(key for run in runs for key in run.settings if makes_another_experiment(key))
+    some = [key for key in keys if any(key not in run.settings for run in runs)]
+    if unused := [key for key in some if not any(is_used(run, key) for run in runs)]:
+        parts.append(f"only some have the setting{'s' * (len(unused) > 1)} {', '.join(unused)}, which no run uses")
+    return f"Versions: {'; '.join(parts)}" if parts else ""
 
 
 def _processes(run: RunFiles) -> int:
@@ -70,7 +101,7 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
     show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     show(_table(runs, with_mean=one_experiment))
-    lines = [*after_training(runs), *resumed]
+    lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
     if settings or sources:
         lines.append("What differs:")
     elif one_experiment:

@@ -116,7 +116,9 @@ def write_learner(run, gain, right=2, **settings):
     for when, answers in answered.items():
         write_lines(run / f"completions_{when}.jsonl", [one.to_json() for one in answers])
     (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values()) | {"step": 24}))
-    change(run, settings=json.loads((run / "run.json").read_text())["settings"] | settings)
+    record = json.loads((run / "run.json").read_text())
+    origin = dict.fromkeys(settings, "script")
+    change(run, settings=record["settings"] | settings, origin=record["origin"] | origin)
     return run
 
 

@@ -36,6 +36,16 @@ def test_other_versions_are_listed():
     assert "torch 2.0.0 → " in note.finding
 
 
+def test_settings_of_another_version_are_no_change_of_a_finished_run():
+    run = sealed().parent
+    (run / "model.safetensors").touch()
+    record = {"status": "finished", "step": 4, "planned": 4, "settings": {**THEN, "removed": 1}}
+    (run / "run.json").write_text(json.dumps(record))
+    of_this_version = {**THEN, "added": 2}
+    assert resume.changed_since_the_end(run / "checkpoint-4", run, of_this_version, {}) == []
+    assert resume.changed_since_the_end(run / "checkpoint-4", run, {**of_this_version, "seed": 1}, {}) == ["seed"]
+
+
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
     assert len(resume.note_changes(sealed(settings=then), then, 1, {})) == 1

@@ -32,7 +32,7 @@ def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypat
     assert "mean gain +45.8" in text and text.endswith("What differs: seed: 1 | 2 | 3")
     other = write_learner(Path("other"), 3, seed=1, learning_rate=1e-4, eval_every=5)
     text = shown(capsys, runs[0], other)
-    assert text.endswith("What differs: learning_rate: None | 0.0001") and "mean gain" not in text
+    assert text.endswith("What differs: learning_rate: – | 0.0001") and "mean gain" not in text
     same = write_learner(Path("again"), 3, seed=1)
     assert "What differs" not in shown(capsys, runs[0], same)
 
@@ -93,9 +93,25 @@ def test_settings_that_teach_nothing_make_no_other_experiment(capsys):
     said = shown(capsys, first, other)
     assert "No setting that matters differs" in said and "mean gain" in said
     for key, value in (("eval_samples", 9), ("dataset_name", "other.csv"), ("learning_rate", 0.5)):
-        change(other, settings=before | {key: value})
+        change(other, settings=before | {key: value}, origin={key: "flag"})
         said = shown(capsys, first, other)
         assert f"What differs: {key}: " in said and "mean gain" not in said
+
+
+def test_settings_of_one_version_alone_differ_only_if_they_are_used(capsys):
+    """Removed ones, new ones of this project or of TRL: at their defaults they are a line, beside the versions."""
+    first, other = (write_learner(Path(name), gain) for name, gain in (("a", 2), ("b", 4)))
+    before = json.loads((first / "run.json").read_text())["settings"]
+    change(first, settings=before | {"use_unsloth": False, "stages": None}, origin={"use_unsloth": "script"})
+    change(other, settings=before | {"max_prompt_length": 256, "of_trl": 0.5}, origin={"max_prompt_length": "recipe"})
+    change(first, versions={"trl": "1.15.0", "torch": "2.13"})
+    change(other, versions={"trl": "1.16.0", "torch": "2.13"})
+    said = shown(capsys, first, other)
+    line = "only some have the settings use_unsloth, stages, max_prompt_length, of_trl, which no run uses"
+    assert f"Versions: trl 1.15.0 | 1.16.0; {line} No setting that matters differs" in said and "mean gain" in said
+    for key, value, source in (("of_trl", 0.5, "script"), ("max_prompt_length", 9, "recipe"), ("off", False, "flag")):
+        change(other, settings=before | {key: value}, origin={key: source})
+        assert shown(capsys, first, other).endswith(f"What differs: {key}: – | {value}")
 
 
 def test_other_processes_or_another_length_make_another_experiment(capsys):
