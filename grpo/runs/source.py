@@ -1,12 +1,13 @@
 """Read the code of a run once, at its start: to keep it, to show it, and to compare it with another run's.
 
 `source/` keeps the files: the script, those of the user's that it uses, and the recipe. `run.json` has the text of
-each reward, of the judge and of `prepare`. Hashes of their syntax (`ast.unparse`) are compared, so that comments and
-layout do not count.
+each reward, of the judge and of `prepare`. Hashes of their syntax (`ast.unparse`) are compared, so that comments,
+layout, and the order and grouping of imports do not count.
 """
 
 import ast
 import inspect
+import itertools
 import shutil
 import sys
 import textwrap
@@ -61,7 +62,7 @@ def read(
             name = path.name if path.name not in names.values() else f"{path.parent.name}-{path.name}"
             names[path.resolve()] = name
     files = {name: path.read_bytes() for path, name in names.items()}
-    bodies = {path: ast.parse(files[name]).body for path, name in names.items() if path.suffix == ".py"}
+    bodies = {path: _statements(files[name]) for path, name in names.items() if path.suffix == ".py"}
     code, hashes, homes = dict[str, str](), dict[str, str](), set[Path]()
     for label, function in functions.items():
         if text := _text_of(function):
@@ -71,7 +72,7 @@ def read(
     for path, body in bodies.items():
         is_script = path == script.resolve()
         label = f"{REST}the script" if is_script else f"{REST if path in homes else 'code in '}{names[path]}"
-        kept = [line for line in body if not (is_script and _names_of(line) & set(SETTINGS))]
+        kept = _without_settings(body) if is_script else body
         hashes[label] = digest(*map(ast.unparse, kept[_has_docstring(kept) :]))
         if is_script:
             hashes[CALLS] = digest(*_calls_in(body, inline))
@@ -111,7 +112,7 @@ def _hash(function: Callable[..., Any], text: str, body: list[ast.stmt]) -> str:
     used: dict[int, ast.stmt] = {}
     while found := {at: line for at, line in enumerate(body) if at not in used and _names_of(line) & names}:
         used |= found
-        names |= {node.id for line in found.values() for node in ast.walk(line) if isinstance(node, ast.Name)}
+        names |= _names_in(found.values())
         names -= set(SETTINGS)
     if used:
         return digest(*(ast.unparse(used[at]) for at in sorted(used)))
@@ -119,6 +120,35 @@ def _hash(function: Callable[..., Any], text: str, body: list[ast.stmt]) -> str:
         return digest(ast.unparse(ast.parse(text)))
     except SyntaxError:  # the line of a lambda
         return digest(" ".join(text.split()))
+
+
+class _OneName(ast.NodeTransformer):
+    """Split imports, so that each imports one name."""
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        return [ast.Import([alias]) for alias in node.names]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
+
+
+def _statements(text: bytes) -> list[ast.stmt]:
+    """Parse a file. Each import imports one name, and imports in a row are sorted."""
+    split: Iterable[ast.stmt] = _OneName().visit(ast.parse(text)).body
+    groups = itertools.groupby(split, lambda line: isinstance(line, ast.Import | ast.ImportFrom))
+    return [line for imports, group in groups for line in (sorted(group, key=ast.unparse) if imports else group)]
+
+
+def _without_settings(script: list[ast.stmt]) -> list[ast.stmt]:
+    """Drop what is compared as settings and prompt, and names imported for it alone."""
+    kept = [line for line in script if not _names_of(line) & set(SETTINGS)]
+    used = _names_in(kept)
+    return [line for line in kept if not isinstance(line, ast.ImportFrom) or _names_of(line) & used]
+
+
+def _names_in(statements: Iterable[ast.stmt]) -> set[str]:
+    """Return the names that statements read or write."""
+    return {node.id for line in statements for node in ast.walk(line) if isinstance(node, ast.Name)}
 
 
 def _names_of(statement: ast.stmt) -> set[str]:

@@ -67,7 +67,7 @@ def test_a_notebook_has_no_script():
 
 # --- Other code
 
-HELPERS = "LIMIT = 3\n\n\ndef worth(text):\n    return 1.0\n"
+HELPERS = "import math, json\n\nLIMIT = 3\n\n\ndef worth(text):\n    return 1.0\n"
 SCRIPT = '''"""A script."""
 from functools import partial
 
@@ -147,6 +147,15 @@ def hashes(monkeypatch):
         (('"""A script."""', '"""Another."""'), ""),
         (("learning_rate=1.0", "learning_rate=2.0"), ""),  # a setting
         (('"Reply."', '"Answer."'), ""),  # the prompt
+        (("from my_helpers import worth", "from my_helpers import (\n    LIMIT,\n    worth,\n)"), ""),
+        (
+            (
+                "from functools import partial\n\nfrom my_helpers import worth",
+                "import my_helpers, json\nfrom my_helpers import worth\nfrom functools import partial",
+            ),
+            "rest of the script",
+        ),
+        (("from my_helpers import worth", "import my_helpers\nfrom builtins import len as worth"), "code of longer"),
         (("scale * inner(text)", "scale + inner(text)"), "code of date"),
         (("scale=1.0", "scale=1.5"), "code of date"),  # a default
         (("text[:END]", "text[:END + 1]"), "code of date"),  # a helper in its file
@@ -158,6 +167,7 @@ def hashes(monkeypatch):
         (("HALF = 0.5", "HALF = 0.25"), "code of half"),
         (("return 1.0", "return 2.0"), "code in my_helpers.py"),
         (("LIMIT = 3", "LIMIT = 4"), "code in my_helpers.py"),
+        (("import math, json", "import json\nimport math"), ""),
         (("partial(date, scale=2.0)", "partial(date, scale=3.0)"), "code in HYPERPARAMETERS"),
         (("return 0", "return 1"), "rest of the script"),
     ],
