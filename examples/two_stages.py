@@ -4,7 +4,8 @@
 
 Both stages are one run, with one optimizer and one learning-rate schedule; a resumed run finds its stage by its step.
 Outside of training, where `trainer_state.max_steps` is 0, the reward is the last stage's: in preflight and on the
-held-out questions, whose figures before, while and after training are then of one reward. Its parts have the curves `two_stages/<reward>`, and the stage has `two_stages/stage`.
+held-out questions, whose figures before, while and after training are then of one reward. Its parts have the curves
+`two_stages/<reward>`, and the stage has `two_stages/stage`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
