@@ -67,6 +67,8 @@ def same_answer(answer: str, gold: str) -> bool:
 def grade(text: str, gold: str, pattern: str = "xml") -> Verdict:
     """Grade a text, and say what was read and why it is right or wrong. Never raises, except for an unknown pattern.
 
+    A gold answer may be a solution that marks its answer, as GSM8K's: its last mark counts.
+
     >>> grade("<answer>5 cm</answer>", "5 km"), grade("It is 71 or 72.", "72").why, grade("Take 3 from 7.", "4").why
     (Verdict(right=False, read='5 cm', why='unit'), 'two answers', 'not understood')
     """
@@ -75,6 +77,8 @@ def grade(text: str, gold: str, pattern: str = "xml") -> Verdict:
         return Verdict(True, text.strip(), VALUE)
     if len(gold) > MAX_GOLD:
         return Verdict(False, "", NOT_UNDERSTOOD)
+    solution = marks.find_mark(gold, pattern) or marks.last_mark(gold)
+    gold = solution.text if solution else gold
     text = own_words(text, pattern)
     mark = marks.find_mark(text, pattern) or marks.last_mark(text)
     denied = False

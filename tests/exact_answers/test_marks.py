@@ -2,7 +2,7 @@
 
 import pytest
 
-from exact_answers import extract_answer, is_right
+from exact_answers import exact_reward, extract_answer, is_right
 from exact_answers.marks import check_pattern
 
 
@@ -36,6 +36,21 @@ from exact_answers.marks import check_pattern
 )
 def test_where_the_answer_is(text, gold, pattern, right):
     assert is_right(text, gold, pattern) is right
+
+
+@pytest.mark.parametrize(
+    ("solution", "pattern"),
+    [
+        ("He pays 2 * 36 = 72.\n#### 72", "xml"),
+        (r"So $x = \boxed{72}$.", "hash"),
+        ("<reasoning>70 + 2</reasoning>\n<answer>72</answer>", "boxed"),
+        ("70 + 2 is it.\n**Answer:** 72", "xml"),
+        ("70 + 2: [[72]]", "[[{answer}]]"),
+    ],
+)
+def test_a_gold_answer_may_be_a_solution(solution, pattern):
+    assert is_right("It is 72.", solution, pattern) and not is_right("It is 70.", solution, pattern)
+    assert exact_reward(["#### 72", "#### 2"], [solution] * 2, pattern=pattern) == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
