@@ -375,8 +375,9 @@ def _unit_word(tokens: Sequence[Token], place: int, before: list[str]) -> tuple[
         return [], 0
     if not (units.symbol_of(token.text) or token.low in units.RATES):
         return [], 0
-    inches = token.text == "in" and after is not None and after.kind in ("word", "number", "currency")
-    return [token.text], int(not inches and (len(token.text) > 1 or token.kind == "han" or _short(tokens, place)))
+    inside = token.text == "in" and after is not None and after.kind in ("word", "number", "currency")
+    inside = inside and not (after is not None and after.low in ("per", *units.POWERS))
+    return [token.text], int(not inside and (len(token.text) > 1 or token.kind == "han" or _short(tokens, place)))
 
 
 def _exponent(tokens: Sequence[Token], place: int, known: bool) -> tuple[list[str], int]:

@@ -263,7 +263,9 @@ def _scale_or_unit(tokens: Sequence[Token], place: int) -> int:
     token, after = tokens[place], get(tokens, place + 1)
     if token.low in ("score", "cent", "grand"):
         pass
-    elif token.text in units.SCALES or (len(token.text) > 2 and units.SCALES.keys() & {token.low, token.low[:-1]}):
+    elif token.text in units.SCALES or (
+        len(token.text) > 2 and units.SCALES.keys() & {token.low, token.low.removesuffix("s")}
+    ):
         return 1
     if token.low in ("percent", "prozent", "am", "pm") or (token.glued and token.text in units.LETTER_SCALES):
         return 1

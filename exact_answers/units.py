@@ -165,6 +165,7 @@ Size = tuple[str, Fraction]  # a dimension, and the factor to its first unit
 
 _ANY_CASE = {"kb": "kB", "mb": "MB", "gb": "GB", "tb": "TB", "kw": "kW", "kwh": "kWh", "hz": "Hz", "ghz": "GHz"}
 _ANY_CASE |= {"mhz": "MHz", "khz": "kHz", "km": "km", "kg": "kg", "cm": "cm", "mm": "mm", "ml": "ml", "mg": "mg"}
+_ANY_CASE |= {"ft": "ft", "lb": "lb", "oz": "oz", "yd": "yd", "hr": "h", "min": "min", "sec": "s"}
 _TWO = {"yd", "lb", "oz", "hr", "yr", "wk", "pt", "qt", "rs"}  # short, with a plural
 _SPLIT = re.compile(r"[^\W\d_]+|[°¢€£¥₹₩₽₿$]|\^\{?-?[0-9]\}?|[/*]")
 SHORT = {"m", "g", "s", "h", "l", "L", "W", "V", "A", "N", "J", "C", "B", "F"}  # also names of variables
@@ -258,7 +259,7 @@ def read_unit(words: str) -> Unit:
                 found[symbol] = found.get(symbol, 0) + sign * exponent
             last = ""
             continue
-        if token in ("/", "per", "each", "every", "pro", "par", "por") or (token in ("a", "an") and found):
+        if token in _DIVIDING or (token in ("a", "an") and found):
             sign = -1 if found or unknown else 1
         elif token.startswith("^") and last:
             found[last] *= int(token.strip("^{}"))
@@ -266,7 +267,7 @@ def read_unit(words: str) -> Unit:
             found[last] *= POWERS[token]
         elif token in POWERS:
             power = POWERS[token]
-        elif (symbol := CURRENCIES.get(token) or symbol_of(token)) and not (token == "in" and rest):
+        elif (symbol := CURRENCIES.get(token) or symbol_of(token)) and not (token == "in" and _is_noun(rest[:1])):
             found[symbol], last = found.get(symbol, 0) + sign * power, symbol
             power, sign = 1, 1
         elif token.isalpha() and token.lower() not in _NO_NOUN:
@@ -279,6 +280,12 @@ def read_unit(words: str) -> Unit:
     return tuple(sorted(found.items())) if found else tuple((word, 1) for word in sorted(unknown))
 
 
+def _is_noun(words: list[str]) -> bool:
+    """True for what comes after "in" where it is no inch: 5 in total, but not 5 in/h."""
+    return bool(words) and words[0].isalpha() and words[0] not in POWERS and words[0] not in _DIVIDING
+
+
+_DIVIDING = {"/", "per", "each", "every", "pro", "par", "por"}
 _NO_NOUN = vocabulary("of in the a an and at on for to per each every unit units left long tall wide old more")
 _NO_NOUN |= vocabulary("total altogether now remaining increase decrease away high deep apart ago later")
 

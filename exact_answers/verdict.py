@@ -239,7 +239,7 @@ def _compare(answer: str, gold: str, text: str) -> Verdict:
     answer = answer[-MAX_TEXT:]
     kind, wanted = kind_of(gold), read(gold)
     short = len(answer) <= 2 * len(gold) + MAX_SAME
-    if short and not (kind == "mathematics" and _differs_in_case(answer, gold)) and plain(answer) == plain(gold):
+    if short and plain(answer) == plain(gold) and not _differs_in_case(answer, gold, kind):
         return Verdict(not _has_other_letter(answer, gold), answer, VALUE)
     if kind == "text" and not isinstance(wanted, Text):
         return Verdict(*choices.compare(answer, gold))
@@ -267,8 +267,12 @@ def _verdict(meaning: Meaning, wanted: Meaning | None, answer: str) -> Verdict:
     return Verdict(False, answer, UNIT if compare.same_but_for_unit(meaning, wanted) else VALUE)
 
 
-def _differs_in_case(answer: str, gold: str) -> bool:
-    """True if case may make another variable: A + a is not a + a."""
+def _differs_in_case(answer: str, gold: str, kind: str) -> bool:
+    """True if case may make another variable or unit: A + a is not a + a, 5 mW are not 5 MW."""
+    if kind == "number":
+        return read(answer) is not None
+    if kind == "text":
+        return False
     letters = set(re.findall(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", f"{answer} {gold}"))
     return any(letter.upper() in letters for letter in letters if letter.islower())
 

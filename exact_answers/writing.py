@@ -70,6 +70,10 @@ _GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\! ?|\\!)(?=[0-9]{3}(?![0-9]))")
 _SPACING = re.compile(
     r"\\(?:left|right|[Bb]igg?[lr]?|displaystyle|limits|nolimits|quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~"
 )
+_SQUARE = re.compile(r"(?<=[0-9] )(sq|cu)\.(?= [A-Za-z])")
+_SHORTENED = re.compile(  # 5 ft. 6 in., 5 lbs. of flour
+    r"(?<=[0-9qu] )(ft|in|yd|mi|lbs?|oz|hrs?|mins?|secs?|gal|qt|pt)\.(?= (?:[0-9]{1,3} [a-z]|of |per |and [0-9]))"
+)
 _BARS = re.compile(r"\\(?:[lr]?vert|mid)(?![A-Za-z])")
 _ARROWS = re.compile(r"\\(?:[Rr]ightarrow|implies|therefore|to|Longrightarrow|because|iff)(?![A-Za-z])")
 _FRACTIONS = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
@@ -101,6 +105,7 @@ def normalize(text: str) -> str:
         text = _FRACTIONS.sub(r"\\\1", text)
     text = _MINUS.sub(r"\1-", text)
     if "." in text:
+        text = _SHORTENED.sub(r"\1", _SQUARE.sub(r"\1", text))
         text = _REPEATING.sub(_repeating, text)
     return _TAGS.sub(" ", text) if "<" in text else text
 

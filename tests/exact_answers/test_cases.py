@@ -64,29 +64,86 @@ def test_what_raised_is_wrong(cut):
 # --- Each row of a table ------------------------------------------------------------------------------------------
 
 UNITS = {**PLAIN, **PREFIXED}
+NO_PREFIX = ("kelvin", "Wh", "ohm")
+PREFIXED_UNITS = {prefix + base: base for prefix in PREFIXES for base in PREFIXED if base not in NO_PREFIX}
+OTHERS = ("Pm", "min", "ft")  # a time of day, and units without a prefix
+PREFIXED_UNITS = {name: base for name, base in PREFIXED_UNITS.items() if name not in (*OTHERS, *PLAIN)}
+NAMES = [*UNITS, *(name for name in PREFIXED_UNITS if units.symbol_of(name) == name)]
+NO_PLURAL = ("feet", "foot", "inches", "centuries", "pennies", "penny", "pence")
 
 
-@each([*units._PLAIN_NAMES, *units._PREFIXED_NAMES])
-def test_a_unit_has_its_value_and_no_other(spelling):
-    symbol = units.symbol_of(spelling)
-    other = "min" if symbol != "min" else "day"
-    assert symbol in UNITS or symbol in CURRENCIES.values()
-    assert is_right(f"5 {spelling}", "5") and not is_right(f"5 {spelling}", "6")
-    assert not is_right(f"5 {spelling}", f"5 {other}")
+def spellings(name):
+    """All spellings of a unit: symbols, words, words with a prefix."""
+    base = PREFIXED_UNITS.get(name, name)
+    names = {**units._PLAIN_NAMES, **units._PREFIXED_NAMES}
+    known = [spelling for spelling, each_name in names.items() if each_name == base]
+    if base == name:
+        return known
+    prefix = name.removesuffix(base)
+    return [name, *(PREFIXES[prefix][0] + word for word in known if len(word) > 2 and word.islower())]
 
 
-BASES = [base for base in PREFIXED if base not in ("kelvin", "Wh", "cal", "bit", "mol", "ohm")]
+def written(spelling):
+    """Amounts of 5 with a unit: with a space and without, in formulas, sentences and marks, singular and plural."""
+    yield from (
+        f"5 {spelling}",
+        f"The answer is 5 {spelling}.",
+        rf"\boxed{{5\text{{ {spelling}}}}}",
+        f"Answer: 5 {spelling}",
+    )
+    if spelling != "B":  # 5B are billions
+        yield f"5{spelling}"
+    if len(spelling) > 3 and spelling.isascii() and spelling not in NO_PLURAL and not spelling.endswith("s"):
+        yield from (f"5 {spelling}{'es' if spelling.endswith('ch') else 's'}", f"5 {spelling.capitalize()}")
 
 
-@each(itertools.product(PREFIXES, BASES))
-def test_a_prefix_makes_another_unit(prefix, base):
-    unit = prefix + base
-    words_ = [
-        word for word, name in units._PREFIXED_NAMES.items() if name == base and len(word) > 2 and word.islower()
-    ]
-    for spelling in [unit, *(PREFIXES[prefix][0] + word for word in words_)]:
-        if units.symbol_of(unit) == unit and unit != "Pm":  # `min`, `ft` and pm are others
-            assert is_right(f"5 {spelling}", f"5 {unit}") and not is_right(f"5 {spelling}", f"5 {base}")
+def sizes(name):
+    """The names of the same dimension, each with the factor to it; that of the first of each other one is 0."""
+    size = units.size_of(((name, 1),))
+    firsts = {}
+    for other in NAMES:
+        of = units.size_of(((other, 1),))
+        if size and of and of[0] == size[0]:
+            yield other, size[1] / of[1]
+        elif of:
+            firsts.setdefault(of[0], other)
+    yield from ((other, 0) for other in firsts.values())
+
+
+@each(NAMES)
+def test_a_unit_has_its_value_and_no_other(name):
+    for spelling in spellings(name):
+        for text in written(spelling):
+            assert is_right(text, f"5 {name}") and not is_right(text, f"6 {name}") and not is_right(text, "6"), text
+        assert is_right(f"5 {spelling}", "5")
+    for other, factor in sizes(name):
+        if {name, other} & set(units.CURRENCIES_TOO):
+            continue
+        assert factor == 1 or not is_right(f"5 {name}", f"5 {other}"), other
+        if factor and other in UNITS:
+            assert is_right(f"5 {name}", f"{5 * factor} {other}"), other
+
+
+LENGTHS = [name for name in NAMES if (size := units.size_of(((name, 1),))) and size[0] == "length"]
+
+
+@each(LENGTHS)
+def test_a_power_makes_another_unit(name):
+    for word in filter(str.isascii, spellings(name)):
+        squares = [f"{word}^2", f"{word}²", f"square {word}", f"sq {word}", f"sq. {word}", f"{word} squared"]
+        cubes = [f"{word}^3", f"{word}³", f"cubic {word}", f"cu {word}", f"cu. {word}", f"{word}^{{3}}"]
+        for power, unit in [*((2, unit) for unit in squares), *((3, unit) for unit in cubes)]:
+            for text in (f"5 {unit}", f"The answer is 5 {unit}."):
+                assert is_right(text, f"5 {name}^{power}"), text
+                assert not is_right(text, f"5 {name}") and not is_right(text, f"5 {name}^{5 - power}"), text
+
+
+@each([name for name in NAMES if units.size_of(((name, 1),)) and name not in ("s", "min", "h")])
+def test_a_rate_is_no_amount(name):
+    for word in filter(str.isascii, spellings(name)):
+        for text in (f"5 {word}/h", f"5 {word} per hour", f"5 {word}/hour"):
+            assert is_right(text, f"5 {name}/h"), text
+            assert not is_right(text, f"5 {name}") and not is_right(text, f"5 {name}/min"), text
 
 
 @each(CURRENCIES)
