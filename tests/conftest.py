@@ -6,9 +6,11 @@ import importlib.metadata
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
-from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
+from helpers_runs import DEMO, LONG, ROOT, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
 # Whatever is set where the tests run, they and their subprocesses see none of it
@@ -137,6 +139,14 @@ def demo(tokenizer):
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), tokenizer
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory):
+    """Both wheels by their packages' names, as `.ci/build` makes them for a release."""
+    dist = tmp_path_factory.mktemp("dist")
+    subprocess.run([ROOT / ".ci" / "build", dist], env={**os.environ, "PYTHON": sys.executable}, check=True)
+    return {path.name.partition("-")[0]: path for path in dist.iterdir()}
 
 
 @pytest.fixture

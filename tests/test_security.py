@@ -83,11 +83,12 @@ def test_weights_that_hold_code_are_refused_and_other_pickles_not_opened(copy_mo
         assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
-@pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", True), ("rng_state.pth", False)])
+@pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", True), ("scheduler.pt", True), ("rng_state.pth", False)])
 def test_a_checkpoint_runs_no_code_at_a_resume(name, raw, tiny_run, learned, capfd):
     run = learned.copy()
     shutil.rmtree(run / "checkpoint-2")
     plant(run / "checkpoint-1" / name, raw)
+    plant(run / "checkpoint-1" / "training_args.bin", raw=True)  # is not read
     resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
     assert train_grpo.main(resume) == 2
     line = one_error(capfd)

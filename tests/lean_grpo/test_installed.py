@@ -1,13 +1,10 @@
 """The wheel: its packages and files, what it asks for; lean_grpo/ alone trains a plain TRL script with it."""
 
 import ast
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-import venv
 import zipfile
 from email import message_from_string
 from importlib.metadata import version
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers_runs import DEMO, ROOT
+from helpers_wheels import install
 from packaging.requirements import Requirement
 
 PACKAGES = ("lean_grpo", "exact_answers", "grpo")
@@ -41,31 +39,15 @@ print("trained by", lean_grpo.__file__)
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel that `pip install .` builds, from the files that git would hand over."""
-    place = tmp_path_factory.mktemp("wheel")
-    source = place / "source"
-    for folder in ("lean_grpo", "exact_answers", "grpo", "recipes", "examples", "assets", "launch", "docs", "tests"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for pattern in ("*.py", "*.toml", "*.md", "*.txt", "LICENSE"):
-        for path in ROOT.glob(pattern):
-            shutil.copy(path, source)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "-w", place, source], check=True)
-    return next(place.glob("*.whl"))
-
-
 @pytest.mark.slow
-def test_it_holds_the_packages_and_the_files_of_the_script(wheel):
+def test_it_holds_the_packages_and_the_files_of_the_script(wheels):
     kinds = ("*.py", "py.typed", "README.md", "cases.txt", "templates/*")
     packages = {path.relative_to(ROOT) for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind)}
     patterns = ("*.py", "recipes/*", "examples/*.*", "assets/*/*.jsonl", "assets/*/model/*", "launch/*", "docs/*")
     files = {path for pattern in (*patterns, "requirements*.txt") for path in ROOT.glob(pattern)}
     files = {Path("grpo/files") / path.relative_to(ROOT) for path in files}
-    names = {Path(name) for name in zipfile.ZipFile(wheel).namelist()}
+    names = {Path(name) for name in zipfile.ZipFile(wheels["lean_grpo"]).namelist()}
     assert {name for name in names if "dist-info" not in name.parts[0]} == packages | files
-    assert wheel.name.startswith("lean_grpo-")
 
 
 def test_every_wing_is_in_the_wheel():
@@ -75,8 +57,8 @@ def test_every_wing_is_in_the_wheel():
 
 
 @pytest.mark.slow
-def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheel):
-    archive = zipfile.ZipFile(wheel)
+def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheels):
+    archive = zipfile.ZipFile(wheels["lean_grpo"])
     (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     asked = message_from_string(archive.read(name).decode()).get_all("Requires-Dist")
     asked = {one.name: one.specifier for one in map(Requirement, asked) if one.marker is None}
@@ -103,19 +85,11 @@ def test_uv_and_pip_install_the_same_for_the_script():
 
 
 @pytest.mark.slow
-def test_a_plain_trl_script_trains_with_it(wheel, tmp_path):
+def test_a_plain_trl_script_trains_with_it(wheels, tmp_path):
     """The environment has the libraries of this one, and nothing of this repository but the wheel."""
-    venv.create(tmp_path / "environment", with_pip=False)
-    python = tmp_path / "environment" / "bin" / "python"
-    site = next((tmp_path / "environment" / "lib").glob("python*/site-packages"))
-    (site / "libraries.pth").write_text("\n".join(folder for folder in sys.path if folder.endswith("-packages")))
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, wheel], check=True)
+    python, site = install(tmp_path / "environment", wheels["lean_grpo"], with_libraries=True)
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, "script.py", DEMO / "model", DEMO / "train.jsonl"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+    command = [python, "-E", "script.py", DEMO / "model", DEMO / "train.jsonl"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"trained by {site / 'lean_grpo'}" in done.stdout and "Training step: packs of 2,048 tokens" in done.stdout
