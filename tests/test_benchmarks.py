@@ -62,6 +62,12 @@ def test_a_mistake_is_one_line_and_status_2(command, capfd):
     assert not {path.name for path in Path().iterdir()} - {"broken.jsonl", "pairs.jsonl"}
 
 
+def test_a_fault_of_a_benchmark_itself_is_a_traceback(monkeypatch):
+    monkeypatch.setattr(sweep, "SWEEPS", {"controls": None})
+    with pytest.raises(TypeError):
+        sweep.main(["controls"])
+
+
 def test_every_benchmark_is_in_the_table_of_mistakes():
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     assert files - {"common", "chance"} == set(BENCHMARKS) == {command.split()[0] for command in MISTAKES}
