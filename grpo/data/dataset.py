@@ -22,10 +22,9 @@ from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
     alternatives,
-    gold_answer,
-    gold_mark,
     lacks_mark,
     mark_name,
+    read_column,
     reasoning_before,
     where_marked,
 )
@@ -342,8 +341,7 @@ def make_prompts(
     ]
     texts = list(map(last_text, asked))
     cells = [row.get(answer_column) for row in rows]
-    mark = gold_mark(cells, task.prompt.pattern)
-    golds = [gold_answer(cell, mark) for cell in cells]
+    mark, golds = read_column(cells, task.prompt.pattern)
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
         raise UserError(reason_without_rows(rows, question_column, answer_column, label, needs_gold))

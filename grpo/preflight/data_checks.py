@@ -17,7 +17,7 @@ from grpo.results.comparison import FEWEST
 from grpo.results.measures import LENIENT
 from grpo.runs import resume
 from grpo.task.given import WHOLE, distribution, repeat
-from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
+from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
 from grpo.task.wrong import rewritten_json
 
 FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
@@ -184,7 +184,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     odd += kinds["JSON"] + kinds["mathematics"] + units
     remedy = ""
     marked = [gold for gold in golds if has_mark(gold)]
-    if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):
+    if len(marked) > 0.05 * len(golds) and (mark := read_column(marked)[0]):
         count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
         remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
     elif exact and len(odd) > 0.1 * len(golds):

@@ -7,7 +7,7 @@ A column contains plain answers, or solutions that mark the answer: `#### 72`, `
 import datetime
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Self
 
@@ -64,20 +64,28 @@ def readable(gold: Gold | None) -> str:
     return " or ".join(alternatives(gold)) or "none"
 
 
-def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
-    """Return the answer pattern that marks the answers in a column; None for plain answers.
+def read_column(values: Sequence[Any], pattern: str = "xml") -> tuple[str | None, list[Gold | None]]:
+    """Return the answer pattern that marks the answers in a column, or None for plain ones, and each gold answer.
 
-    It is the most frequent one, in at least half of the values; `pattern` is preferred.
+    The mark is the most frequent one, in at least half of the texts; `pattern` is preferred.
+
+    >>> read_column(["2 + 2 = 4\\n#### 4", "#### 5"]), read_column([4, "5", None])
+    (('hash', ['4', '5']), (None, ['4', '5', None]))
     """
-    items = (item for value in values for item in (value if isinstance(value, list) else [value]))
-    texts = [visible(item) for item in items if isinstance(item, str) and item.strip()]
-    shares = {
-        mark: sum(find_answer(text, mark) is not None for text in texts)
-        for mark in dict.fromkeys((pattern, "boxed", "hash", "xml", "final"))
-        if mark != "text"  # which is in every value
-    }
-    mark = max(shares, key=lambda mark: shares[mark])
-    return mark if texts and 2 * shares[mark] >= len(texts) else None
+    items = [item for value in values for item in _items(value)]
+    texts = list(map(_written, items))
+    those = [at for at, item in enumerate(items) if isinstance(item, str) and item.strip()]
+    answers: dict[str | None, list[str | None]] = {}
+    for mark in dict.fromkeys((pattern, "boxed", "hash", "xml", "final")) if those else ():
+        if mark != "text":  # which is in every value
+            answers[mark] = [None if text is None else _marked(text, mark) for text in texts]
+            if all(answers[mark][at] is not None for at in those):
+                break  # no other is more frequent
+    counts = {mark: sum(found[at] is not None for at in those) for mark, found in answers.items()}
+    best = max(counts, key=lambda mark: counts[mark], default=None)
+    best = best if best and 2 * counts[best] >= len(those) else None
+    golds = iter(_cleaned(text, best) for text in (answers[best] if best else texts))
+    return best, [_gold([next(golds) for _ in _items(value)]) for value in values]
 
 
 def has_mark(text: str) -> bool:
@@ -95,7 +103,7 @@ def lacks_mark(value: Any, mark: str | None) -> bool:
     >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
     (True, False, False, False)
     """
-    texts = (visible(str(item)) for item in (value if isinstance(value, list) else [value]))
+    texts = (visible(str(item)) for item in _items(value))
     return bool(mark and gold_answer(value)) and all(find_answer(text, mark or "") is None for text in texts)
 
 
@@ -128,14 +136,21 @@ def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
     >>> gold_answer([4, "four", None]), gold_answer(["4"]), gold_answer([])
     (['4', 'four'], '4', None)
     """
-    if not isinstance(value, list):
-        return _gold_text(value, mark)
-    texts = dict.fromkeys(_gold_text(item, mark) for item in value)
-    several = [text for text in texts if text]
+    texts = map(_written, _items(value))
+    return _gold([_cleaned(text and _marked(text, mark) if mark else text, mark) for text in texts])
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _gold(texts: Iterable[str | None]) -> Gold | None:
+    several = list(filter(None, dict.fromkeys(texts)))
     return several if len(several) > 1 else next(iter(several), None)
 
 
-def _gold_text(value: Any, mark: str | None) -> str | None:
+def _written(value: Any) -> str | None:
+    """Return the text of a cell without invisible characters; None if it is no text, number or date."""
     if isinstance(value, bool):
         value = str(value).lower()
     elif isinstance(value, Written | int | datetime.time | datetime.timedelta):
@@ -144,12 +159,17 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
         value = f"{Decimal(str(value + 0)):f}"  # without exponents, and 0 for -0.0
     elif isinstance(value, datetime.date):
         value = str(value).removesuffix(" 00:00:00")
-    if not isinstance(value, str):
-        return None
-    value = visible(_THIN.sub("", value))
-    if mark is not None:
-        value = (_after_hashes(value) if mark == "hash" else find_answer(value, mark)) or ""
-    value = value.strip()
+    return visible(_THIN.sub("", value)) if isinstance(value, str) else None
+
+
+def _marked(text: str, mark: str) -> str | None:
+    """Return the answer at a mark; None without the mark."""
+    return _after_hashes(text) if mark == "hash" else find_answer(text, mark)
+
+
+def _cleaned(text: str | None, mark: str | None) -> str | None:
+    """Return an answer without delimiters of formulas and what separates thousands; None if nothing is left."""
+    value = (text or "").strip()
     if formula := _FORMULA.fullmatch(value):
         value = next(filter(None, formula.groups())).strip()
     number = _NUMBER.fullmatch(value) if mark != "hash" else None  # GSM8K's rule leaves 18.0 as it is

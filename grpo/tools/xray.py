@@ -27,7 +27,7 @@ from grpo.results.answer import Answer, most_given
 from grpo.results.measures import REWARD, Measure, of_reward
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
-from grpo.task.gold import alternatives, gold_answer, gold_mark, readable
+from grpo.task.gold import alternatives, read_column, readable
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text
@@ -57,7 +57,7 @@ def read_answers(file: Path, task: Task) -> dict[int, Answer]:
         try:
             fields = json.loads(line, parse_float=decimal)
             text, answer = completion_text(fields["completion"]), fields["answer"]
-            gold = gold_answer(answer, gold_mark([answer]))
+            _, (gold,) = read_column([answer])
             is_record = isinstance(text, str) and (gold is not None or answer is None)
         except (ValueError, LookupError, TypeError, RecursionError):
             is_record = False

@@ -10,9 +10,10 @@ import pytest
 from helpers_runs import SHARED
 
 from grpo.task import gold
-from grpo.task.gold import Label, Written, gold_answer, gold_mark, lacks_mark, reasoning_before
+from grpo.task.gold import Label, Written, gold_answer, lacks_mark, read_column, reasoning_before
 from rewards import extract_hash_answer
 
+find = gold._marked
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
 MATH = [
     r"We have $x = \frac{3}{6} = \boxed{\frac{1}{2}}$.",
@@ -23,8 +24,26 @@ IN_BOXES = [r"\frac{1}{2}", r"10,\!000", r"\left\{1, \frac{2}{3}\right\}"]
 
 
 def gold_answers(values, pattern="xml"):
-    mark = gold_mark(values, pattern)
-    return [gold_answer(value, mark) for value in values]
+    mark, golds = read_column(values, pattern)
+    assert golds == [gold_answer(value, mark) for value in values]
+    return golds
+
+
+@pytest.mark.parametrize(
+    ("values", "looked"),
+    [
+        (["1", "2", "3"], ["boxed", "final", "hash", "xml"]),
+        (["<answer>1</answer>"] * 3, ["xml"]),  # no other mark is more frequent
+        (["#### 1", "#### 2", "3"], ["boxed", "final", "hash", "xml"]),
+        ([1, 2.5, True], []),
+    ],
+)
+def test_a_cell_is_searched_once_for_each_mark(values, looked, monkeypatch):
+    searched = []
+    monkeypatch.setattr(gold, "_marked", lambda text, mark: searched.append((text, mark)) or find(text, mark))
+    read_column(values)
+    texts = [value for value in values if isinstance(value, str)]
+    assert sorted(searched) == sorted((text, mark) for text in texts for mark in looked)
 
 
 @pytest.mark.parametrize(
