@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from exact_answers import Verdict, extract_answer, grade
 from grpo.core.checklist import Check
-from grpo.core.errors import WrongResult
+from grpo.core.errors import USERS_ERRORS, WrongResult
+from grpo.core.out_of_memory import is_out_of_memory
 from grpo.task.gold import alternatives
 from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
 from rewards import has_soft_format, has_strict_format, is_gold, template_parts
@@ -36,7 +37,7 @@ class Task:
     """The prompt of a run, and its rule for right answers.
 
     Rewards, groups and grades ask for the same verdicts, and the user's judge may be slow or a paid model: it is asked
-    once for a completion, until `forget`.
+    once for a completion, until `forget`; what it raises is kept like a verdict.
 
     >>> boxed = PromptFormat("", completion="{reasoning} \\\\boxed{{answer}}", pattern="boxed")
     >>> Task(boxed).verdict(r"So it is \\\\boxed{72.0}.", {"answer": "72"})
@@ -89,11 +90,22 @@ class Task:
             return judged is not None and judged.right
         key = text, json.dumps(row, sort_keys=True, default=repr)
         if key not in self._verdicts:
-            verdict = self.judge(text, dict(row))  # which it may change
-            if verdict not in (0, 1):  # booleans only; "no" or a coroutine would count as true, None as false
-                raise WrongResult(f"it returned {repr(verdict)[:80]}; let it return True or False")
-            self._verdicts[key] = bool(verdict)
-        return self._verdicts[key]
+            try:
+                self._verdicts[key] = self._by_judge(self.judge, text, row)
+            except USERS_ERRORS as error:
+                if is_out_of_memory(error):
+                    raise
+                self._verdicts[key] = error
+        known = self._verdicts[key]
+        if isinstance(known, BaseException):
+            raise known
+        return known
+
+    def _by_judge(self, judge: Judge, text: str, row: Mapping[str, Any]) -> bool:
+        verdict = judge(text, dict(row))  # which it may change
+        if verdict not in (0, 1):  # booleans only; "no" or a coroutine would count as true, None as false
+            raise WrongResult(f"it returned {repr(verdict)[:80]}; let it return True or False")
+        return bool(verdict)
 
     def _by_lenient_rule(self, text: str, row: Mapping[str, Any]) -> Verdict | None:
         """Return the lenient rule's verdict on the first right alternative, else on the first one; None without."""

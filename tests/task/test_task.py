@@ -1,9 +1,11 @@
 """A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and runs."""
 
 import dataclasses
+import functools
 import json
 import pickle
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from helpers_trainer import trained
 import exact_answers
 import train_grpo
 from grpo.rewarding import registry
-from grpo.rewarding.rollout import judge_reward_func
+from grpo.rewarding.rollout import Rollout, call, judge_reward_func, verdicts
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from grpo.training.run_trainer import RunTrainer
@@ -83,6 +85,43 @@ def test_a_verdict_is_remembered_until_the_task_is_told_to_forget():
     assert rows[0] == {"level": 1}  # it may change its own copy
     rendered.forget()
     assert task.verdict("7", rows[0]) and asked == [1, 2, 1]
+
+
+def test_a_judge_that_fails_is_asked_once_a_completion():
+    """By the reward for the whole rollout and for each row alone, and for the groups."""
+    asked = []
+
+    def judge(text, row):
+        asked.append(text)
+        if text == "c":
+            return "no verdict"
+        return 1 / (text != "b") > 0
+
+    task = judged_by(judge)
+    rollout = Rollout.of_texts([{"prompt": "q", "answer": None}] * 3, ["a", "b", "c"], chat=False)
+    reward = functools.partial(judge_reward_func, task=task)
+    first, *failed = call("judge_reward_func", reward, rollout)
+    right, *faults = verdicts(task, rollout)
+    assert asked == ["a", "b", "c"] and (first, right) == (2.0, True)
+    assert [one.fault for one in failed] == [one.fault for one in faults]
+    assert re.fullmatch(r"ZeroDivisionError: .* \(test_task.py:\d+\)", faults[0].fault)
+    assert "no verdict" in faults[1].fault
+    assert faults[0].traceback.count("in judge") == 1
+
+
+def test_a_judge_without_memory_is_asked_again():
+    """That is no fault of the completion."""
+    asked = []
+
+    def judge(text, row):
+        asked.append(text)
+        raise RuntimeError("CUDA out of memory")
+
+    task = judged_by(judge)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            task.verdict("7", {})
+    assert asked == ["7", "7"]
 
 
 RIGHT = "<reasoning>\nr\n</reasoning>\n<answer>\n7.0\n</answer>\n"
