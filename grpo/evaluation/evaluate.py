@@ -16,7 +16,7 @@ from exact_answers import is_right
 from grpo.core import jsonfiles
 from grpo.core.processes import by_first_process, say
 from grpo.policy.answering import Policy
-from grpo.results.answer import Answer
+from grpo.results.answer import Answer, file_of
 from grpo.results.summary import summarize
 from grpo.rewarding import guard, registry
 from grpo.rewarding.registry import Rewards
@@ -181,7 +181,7 @@ def with_rewards(
 def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:
     """Write `eval_<when>.json` and `completions_<when>.jsonl`. A kill in between does not mix two evaluations."""
     directory.mkdir(parents=True, exist_ok=True)
-    summary, completions = directory / f"eval_{when}.json", directory / f"completions_{when}.jsonl"
+    summary = directory / f"eval_{when}.json"
     summary.unlink(missing_ok=True)
-    jsonfiles.write_lines(completions, (answer.to_json() for answer in evaluation.answers))
+    jsonfiles.write_lines(file_of(directory, when), (answer.to_json() for answer in evaluation.answers))
     jsonfiles.write_json(summary, evaluation.summary | {"step": step})

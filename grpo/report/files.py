@@ -18,7 +18,7 @@ from grpo.core.jsonfiles import read_lines, read_object
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
 from grpo.results import measures, summary
-from grpo.results.answer import Answer
+from grpo.results.answer import Answer, file_of, read_answers
 from grpo.results.measures import Measure
 
 
@@ -106,8 +106,7 @@ class RunFiles:
 
     def answers(self, when: str) -> list[Answer]:
         """The answers of an evaluation; [] if it does not count."""
-        path = self.directory / f"completions_{when}.jsonl"
-        return list(map(Answer.from_json, read_lines(path))) if when in self.evaluations else []
+        return read_answers(file_of(self.directory, when)) if when in self.evaluations else []
 
 
 def read_run(run: Path) -> RunFiles:

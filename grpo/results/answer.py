@@ -1,9 +1,11 @@
-"""`Answer`: a completion of a held-out question with its grades and rewards, a line of completions_*.jsonl."""
+"""`Answer`: a completion of a held-out question with its grades and rewards; the reader of completions_*.jsonl."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from grpo.core.jsonfiles import read_lines
 from grpo.task import given
 from rewards import Gold
 
@@ -73,6 +75,16 @@ class Answer:
     def how_read(self, pattern: str) -> str:
         """Say which answer was read: the answer, or the whole completion."""
         return given.how_read(str(self.completion), str(self.read), pattern, self.judged)
+
+
+def file_of(directory: Path, when: str) -> Path:
+    """Return the file of an evaluation's answers: `before`, `after` or `only` (without training)."""
+    return directory / f"completions_{when}.jsonl"
+
+
+def read_answers(file: Path) -> list[Answer]:
+    """Read the file of an evaluation's answers; [] without it. Raise UserError for a broken line."""
+    return list(map(Answer.from_json, read_lines(file)))
 
 
 def most_given(answers: Sequence[Answer]) -> given.OneAnswer | None:

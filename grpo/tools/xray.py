@@ -23,7 +23,7 @@ from grpo.core.text import decimals, printable, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import with_rewards
 from grpo.report.files import read_run
-from grpo.results.answer import Answer, most_given
+from grpo.results.answer import Answer, file_of, most_given, read_answers
 from grpo.results.measures import REWARD, Measure, of_reward
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
@@ -32,6 +32,7 @@ from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text
 
+WHEN = ("after", "before", "only")  # evaluations of a run, the first is read
 MAX_LISTED = 5  # flagged rows of each kind that are listed
 
 
@@ -48,9 +49,9 @@ def suspicions(answer: Answer, task: Task) -> Iterator[str]:
         yield "several <answer> tags: the last one counts"
 
 
-def read_answers(file: Path, task: Task) -> dict[int, Answer]:
-    """Read an answer per line, by its number. Grade it, unless a run's evaluation wrote the line, with its grade."""
-    answers, beside_run = {}, file.name.startswith("completions_") and file.with_name("run.json").is_file()
+def read_foreign(file: Path, task: Task) -> dict[int, Answer]:
+    """Read and grade an answer per line, by its number."""
+    answers = {}
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
@@ -64,28 +65,28 @@ def read_answers(file: Path, task: Task) -> dict[int, Answer]:
         if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        if beside_run and "read" in fields:
-            answers[number] = Answer.from_json(fields)
-        else:
-            row = {"answer": gold}
-            lenient = None if gold is None or task.judge_name else task.verdict(text, row)
-            grade: dict[str, Any] = task.grade(text, row, lenient)._asdict()
-            answers[number] = Answer(answer=gold, completion=text, row=fields, **grade)
-    if not answers:
-        raise UserError(f"{file} is empty; write one JSON object per line")
+        row = {"answer": gold}
+        lenient = None if gold is None or task.judge_name else task.verdict(text, row)
+        grade: dict[str, Any] = task.grade(text, row, lenient)._asdict()
+        answers[number] = Answer(answer=gold, completion=text, row=fields, **grade)
     return answers
 
 
-def file_of(path: Path) -> Path:
+def is_of_a_run(file: Path) -> bool:
+    """True if a run's evaluation wrote a file of completions, with their grades."""
+    return file in [file_of(file.parent, when) for when in WHEN] and file.with_name("run.json").is_file()
+
+
+def choose_file(path: Path) -> Path:
     """Return the path of a file, or a run's file of completions after training, before it, or without training."""
     if not path.exists():
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
     evaluations = read_run(path).evaluations
-    for when in ("after", "before", "only"):
-        if when in evaluations and (path / f"completions_{when}.jsonl").is_file():
-            return path / f"completions_{when}.jsonl"
+    for when in WHEN:
+        if when in evaluations and (file := file_of(path, when)).is_file():
+            return file
     raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run with some")
 
 
@@ -183,9 +184,11 @@ def main(argv: list[str]) -> int:
         help="true runs code in your own files, which reward_funcs names",
     )
     given = parser.parse_args(argv)
-    file = file_of(given.path)
+    file = choose_file(given.path)
     task = task_of(file)
-    answers = read_answers(file, task)
+    answers = dict(enumerate(read_answers(file), 1)) if is_of_a_run(file) else read_foreign(file, task)
+    if not answers:
+        raise UserError(f"{file} is empty; write one JSON object per line")
     unscored = list(answers.values())
     if given.reward_funcs or not (are_scored(unscored) or any(one.answer is None for one in unscored)):
         names, allowed = given.reward_funcs or list(REWARD_FUNCS), given.allow_custom_rewards == "true"

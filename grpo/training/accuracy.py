@@ -9,7 +9,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_lines, read_object, write_json
+from grpo.core.jsonfiles import read_object, write_json
 from grpo.core.phases import EVALUATION
 from grpo.core.processes import GivenUp, is_first_process, say, show
 from grpo.core.text import decimals
@@ -18,7 +18,7 @@ from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, HeldOut
 from grpo.policy.answering import Policy
 from grpo.results import comparison
-from grpo.results.answer import Answer
+from grpo.results.answer import file_of, read_answers
 from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
 from grpo.rewarding.registry import weights_of
@@ -170,7 +170,7 @@ def saved_evaluation(directory: Path, held_out: HeldOut) -> Evaluation | None:
     """Load a run's evaluation before training if it has the same held-out questions and number of samples."""
     try:
         summary = read_object(directory / "eval_before.json")
-        answers = list(map(Answer.from_json, read_lines(directory / "completions_before.jsonl")))
+        answers = read_answers(file_of(directory, "before"))
     except UserError:  # a broken file: measure again
         return None
     wanted = list(zip(held_out.rows["question"], held_out.rows["answer"], strict=True))

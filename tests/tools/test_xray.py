@@ -31,7 +31,7 @@ def write_run(template=XML_COT_FORMAT, pattern="xml", question="{question}", cha
 
 def write_evaluation(when, *records, step=6):
     grade = {"read": "7", "strict": True, "lenient": True, "format_strict": True, "format_soft": True, "row": {}}
-    Path(f"completions_{when}.jsonl").write_text("\n".join(json.dumps(grade | record) for record in records))
+    Path(f"completions_{when}.jsonl").write_text("".join(json.dumps(grade | record) + "\n" for record in records))
     Path(f"eval_{when}.json").write_text(json.dumps({"n": len(records), "step": step}))
 
 
@@ -249,8 +249,10 @@ def test_grades_and_rewards_are_read_of_runs_alone(fields, capsys):
     write_run(judge="mine.is_right")
     grade = {"read": "seven", "strict": True, "lenient": True, "format_strict": True, "format_soft": True}
     write_evaluation("after", {"completion": "7", "answer": "8", "question": "?"} | grade)
-    answers = xray.read_answers(Path("completions_after.jsonl"), xray.task_of(Path("completions_after.jsonl")))
-    assert grade.items() <= answers[1].to_json().items()
+    assert tool(["xray", "completions_after.jsonl"]) == 0
+    assert capsys.readouterr().out.startswith("1 of 1 right (by mine.is_right), 1 in the format")
+    (answer,) = xray.read_answers(Path("completions_after.jsonl"))
+    assert grade.items() <= answer.to_json().items()
 
 
 def test_a_file_of_ones_own_beside_a_run_is_graded(capsys):
