@@ -448,10 +448,10 @@ class Config:
     model: "ModelConfig"
     geometry: Geometry
     notes: Sequence[Check]  # automatic decisions, for preflight's table
-    origin: dict[str, str]  # setting → script, recipe, flag, or machine (adjusted to it)
+    origin: Mapping[str, str]  # setting → script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
-    argv: list[str]
-    functions: dict[str, dict[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
+    argv: Sequence[str]
+    functions: Mapping[str, Mapping[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
     default_dir: str  # the default output_dir, without a number
     own_metric: str | None = None  # the measure of the run's own evaluations that chooses the best checkpoint
     recipe: Path | None = None  # the file of --config
