@@ -79,6 +79,7 @@ _CUTS = {",", ";", ":", "but", "=>", "if", "when"} | words.CONNECTING | words.RE
 _CHOOSING = {"choose", "pick", "select", "go", "with", "chose", "picked", "selected", "选", "选项"}
 _NOUNS = {"option", "choice", "answer", "letter", "alternative", "response"}
 _CORRECT = {"correct", "right", "best", "answer", "true", "better", "one", "choice"}
+_NEARLY = {"second", "next", "almost", "nearly", "close", "partly"}
 _LIST = words.OR | words.ADDING | words.UNSURE | {",", "/", "nor", "(", ")", "both"}
 _CORRECTED = words.REPLACING | {"i", "or"}
 _AROUND = vocabulary("( ) [ ] . : $ - final well ok no wait")
@@ -159,9 +160,8 @@ def _letter(
     supposed = words.any_of(before, words.WOULD) and words.any_of([*after, *later], words.UNDONE)
     refused = refused or supposed or words.any_of(predicate, words.FALSE) != negated
     refused = refused or is_attributed(before) or words.any_of(said, {"mistake", "mistakenly"})
-    strong = any(low in words.LABELS | _CHOOSING | _NOUNS for low in before) or any(
-        low in _CORRECT for low in predicate
-    )
+    judged_right = words.any_of(predicate, _CORRECT) and not words.any_of(predicate, _NEARLY)
+    strong = judged_right or any(low in words.LABELS | _CHOOSING | _NOUNS for low in before)
     alone = all(low in _AROUND | _NOUNS | _CORRECTED for low in before)
     asserted = before[-1:] and any(low in words.COPULAS | {"be", "is", "("} for low in before[-3:])
     premise = earlier[-1:] and earlier[-1] in words.PREMISES
@@ -205,7 +205,7 @@ def _is_option(sentence: Sequence[Token], place: int) -> bool:
 _LEADING = vocabulary(", : - — statement it it's this that claim simply in clearly die das")
 _LEADING |= words.ARTICLES | words.ANSWERS | words.COPULAS | words.RESULTS
 _OPPOSITES = {"true", "false"}  # what is not one is the other
-_FOLLOWING = {",", "!", ".", "-", "—", "–", ";", ":", "?"} | words.REASONS
+_FOLLOWING = {"that", ",", "!", ".", "-", "—", "–", ";", ":", "?"} | words.REASONS
 
 
 def read_polar(text: str, wanted: str) -> tuple[str, str]:

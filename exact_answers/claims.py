@@ -99,6 +99,7 @@ class _Reader:
         self.claims: list[Claim] = []
         self.understood, self.denied = True, False
         self.premise: Claim | None = None
+        self.whole: Claim | None = None  # before values that may be its parts
 
     def read(self) -> Sentence:
         retracts = self.retracts()
@@ -115,6 +116,8 @@ class _Reader:
             kind = self.claim(span, last, last_kind, found, index, retracts)
             if kind:
                 last, last_kind = span, kind
+        if self.whole is not None and _adds_up(self.claims, self.whole):  # 24 in all, 12 red and 12 blue
+            self.claims = [self.whole]
         if self.lows and words.denies(self.lows[-1]):  # 72, I guess not
             self.claims, self.denied = [], True
         if not self.claims and self.premise is not None and not self.denied:
@@ -184,10 +187,11 @@ class _Reader:
                 corrects=corrects or (pointing and not words.any_of(self.lows[span.end :], words.JUDGING)),
             ),
             between,
+            kind,
         )
         return kind
 
-    def add(self, claim: Claim, between: Sequence[str]) -> None:
+    def add(self, claim: Claim, between: Sequence[str], kind: str) -> None:
         """Put a claim beside the sentence's earlier ones, or in their place."""
         if not self.claims or claim.joined:
             self.claims.append(claim)
@@ -195,6 +199,7 @@ class _Reader:
             claim.joined = True
             self.claims.append(claim)
         elif claim.strong or not self.claims[-1].strong or words.any_of(between, words.REPLACING):
+            self.whole = self.claims[-1] if kind == START else None
             self.claims = [claim]
         else:
             return
@@ -623,6 +628,14 @@ def _points_back(before: Sequence[str]) -> bool:
     return words.any_of(before[-5:], words.POINTING) and all(low in words.POINTING_BACK for low in before[-5:])
 
 
+def _adds_up(parts: Sequence[Claim], whole: Claim) -> bool:
+    """True if the sum of two claims or more is another one."""
+    amounts = [claim.meaning for claim in parts]
+    numbers = [amount.value for amount in amounts if isinstance(amount, Number)]
+    total = whole.meaning if len(parts) > 1 else None
+    return isinstance(total, Number) and len(numbers) == len(parts) and sum(numbers) == total.value
+
+
 def _has_variable(tokens: Sequence[Token]) -> bool:
     """True if a letter stands for a number, as in 2(x + 3), and is no unit, scale or sign: 3 x 4."""
     for place, token in enumerate(tokens):
@@ -649,7 +662,8 @@ def _is_unfinished(tokens: Sequence[Token]) -> bool:
         for place, token in enumerate(tokens)
         if place and token.text in _ARITHMETIC and tokens[place - 1].kind not in ("open", "comma", "operator", "power")
     ]
-    if not signs or any(map(_is_formula, tokens)):
+    times = tokens[-1].low == "x" and not tokens[-1].glued  # 2 x, before a bracket
+    if not signs or (_has_variable(tokens) and not times) or any(map(_is_formula, tokens)):
         return False
     amount = read_amount(tokens)
     return amount is None or (amount[1] < len(tokens) and tokens[amount[1]].text in _ARITHMETIC)

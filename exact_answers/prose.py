@@ -127,6 +127,7 @@ def sentences(tokens: Sequence[Token]) -> Iterator[list[Token]]:
         if length > MAX_SENTENCE:
             sentence = [token._replace(kind=UNREAD)]
         if token.kind == "newline":
+            loose = True
             if sentence and not _goes_on(sentence[-1]):
                 yield sentence
                 sentence, length = [], 0

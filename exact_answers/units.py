@@ -63,6 +63,7 @@ PLAIN, _PLAIN_NAMES = _table("""
     mass: lb 45359237/100000000
     mass: pound 45359237/100000000
     mass: oz 45359237/1600000000 ounce
+    mass: kilo 1
     mass: stone 635029318/100000000
     time: min 60 minute Minute minuto 分钟
     time: h 3600 hr hour heure Stunde hora 小时

@@ -173,7 +173,7 @@ COPULAS = vocabulary(
     "is are was were be been being equals equal became totals namely i.e. means gives",
     "it's that's there's he's she's here's what's total's they're we're",
     "lautet lauten ist sind war wären beträgt ergibt macht est sont était fait c'est es son era sería hay 是 为 為 有",
-    "คือ คำตอบคือ",
+    "คือ คำตอบคือ är là adalah",
     "等于 得 了",
     "هو هي است है हैं это 는 은 は é è são",
 )
@@ -190,7 +190,7 @@ FILLERS = (
         "exactly precisely only just now still again simply actually indeed another additional extra",
         "altogether",
         "already currently both all up a an total overall together noch quite even itself",
-        "finally clearly obviously insgesamt unos aproximadamente 约 大约 一 总 共 一共 总共 全部で",
+        "finally clearly obviously insgesamt unos aproximadamente 约 大约 一 总 共 一共 总共 全部で 総計 총",
         "das back away home ~",
     )
     | ABOUT
@@ -254,7 +254,7 @@ store stores stored | supply supplies supplied | throw | turn turns | turned | s
 does did doing mean | rounds round rounded | knock knocks knocked | plan | plans planned | drain drains drained
 | kostet kosten verkauft hat haben bleiben bleibt verdient coûte | coûtent vendu vend ont reste restent gagne tiene
 tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要 | 剩 剩下 还剩 还剩下 赚 花 卖 买 要
-用 付 到 看 吃 走 读
+bezahlt bezahlen kauft spart tem têm ha hanno 用 付 到 看 吃 走 读
 """
 VERBS = set(_VERBS.replace("|", " ").split())
 GIVING = vocabulary(  # verbs with a receiver before what they give
