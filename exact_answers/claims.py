@@ -91,7 +91,7 @@ DENIED, BROKEN = "denied", "broken"
 class _Reader:
     def __init__(self, tokens: Sequence[Token], alone: bool = False) -> None:
         self.alone = alone
-        asked = len(tokens) > 1 and tokens[0].low == "how" and tokens[1].low in words.MEASURES
+        asked = [token.low for token in tokens[:1]] == ["how"]  # also where a limit cut the question
         self.question = asked or (bool(tokens) and tokens[-1].text[:1] == "?")
         tokens = tokens[:-1] if tokens and tokens[-1].kind == "stop" else tokens
         self.tokens = tokens[_label(tokens) :]
@@ -124,7 +124,7 @@ class _Reader:
             self.claims, self.understood = [self.premise], True
         if last is not None and _is_left_over(self.lows[last.after :]):
             self.claims, self.understood = [], False
-        unfinished = first in words.CONTINUES and "know" not in self.lows[:4] and not self.claims  # let me know if …
+        unfinished = first in words.CONTINUES and "know" not in self.lows[:4]  # let me know if …
         return Sentence(self.claims, self.understood, retracts, self.denied, unfinished)
 
     def claim(
@@ -132,7 +132,7 @@ class _Reader:
     ) -> str:
         """Collect the claim of a value, if it is one; return how it stands, "" without a claim."""
         kind, boundary = self.left(span, last)
-        if retracts and kind in (START, VERB, EQUALS):
+        if retracts:
             boundary = self.boundary(span.start)
         if kind == VERB and last_kind == EQUALS and last is not None and boundary <= last.start:
             kind = ADJUNCT  # 20 / 2 = 10 customers bought two melons
@@ -236,8 +236,6 @@ class _Reader:
             )
             return (EQUALS, self.subject(boundary)) if got else (PREMISE, boundary)
         place = self.back(span.start, boundary)
-        if place < 0:
-            return VERB, self.subject(boundary)
         if place <= boundary:
             return self.at_start(boundary, last)
         low = lows[place - 1]
@@ -252,7 +250,7 @@ class _Reader:
         receiver = low in words.PRONOUNS or (tokens[place - 1].text[0].isupper() and place - 1 > boundary)
         if receiver and place - 2 >= boundary and (lows[place - 2] in words.VERBS or lows[place - 2] in words.COPULAS):
             return self.governed(boundary, place - 2, last), self.subject(boundary)
-        if place - 3 >= boundary and lows[place - 3] in words.GIVING and lows[place - 2] in words.ARTICLES:
+        if place - 3 >= boundary and lows[place - 3] in words.VERBS and lows[place - 2] in words.ARTICLES:
             return self.governed(boundary, place - 3, last), self.subject(boundary)  # gives her chickens 20 cups
         if low in words.VERB_LEADS:
             verbs = lows[max(boundary, place - 5) : place - 1]
@@ -266,8 +264,6 @@ class _Reader:
             return VERB, boundary + 1  # 72, no 71
         if words.denies(low) or low in words.HEDGES or low in words.RETRACTIONS:
             return VERB, boundary
-        if low in words.PREPOSITIONS and last is not None and low not in words.PART_OF:
-            return ADJUNCT, boundary
         return MENTION, boundary
 
     def at_start(self, boundary: int, last: Span | None) -> tuple[str, int]:
@@ -288,7 +284,7 @@ class _Reader:
         return (VERB if before.low in words.RESULTS and last is not None else START), boundary
 
     def back(self, place: int, boundary: int) -> int:
-        """Go back over words that leave a value as it is: exactly, about, a total of; -1 after "for a total of"."""
+        """Go back over words that leave a value as it is: exactly, about, a total of, for a total of."""
         lows = self.lows
         while place > boundary:
             low = lows[place - 1]
@@ -297,7 +293,7 @@ class _Reader:
                 while place > boundary and lows[place - 1] in words.TRANSPARENT:
                     place -= 1
                 if place > boundary and lows[place - 1] in ("for", "with", "to"):
-                    return -1
+                    return boundary
             elif low == "to" and place - 2 >= boundary and lows[place - 2] == "equal":
                 place -= 2
             elif low in words.FILLERS:
@@ -351,10 +347,6 @@ class _Reader:
                 if infinitive and not words.any_of(lows[max(verb - 5, boundary) : verb], words.NEEDING)
                 else VERB
             )
-        relative = boundary > 0 and lows[boundary - 1] in ("that", "which", "who") and last.after >= boundary - 2
-        if relative and last.after <= boundary - 1:
-            concludes = lows[boundary - 1] == "which" and words.any_of(lows[boundary : verb + 1], words.CONCLUDING)
-            return VERB if concludes else ADJUNCT
         between = lows[max(last.after, boundary) : verb]
         return ADJUNCT if last.start >= boundary and words.any_of(between, words.BESIDE) else VERB
 
@@ -414,13 +406,7 @@ class _Reader:
         named = self.tokens[boundary : span.start]
         if _has_variable([*named, *whole]) and words.any_of([token.low for token in named[-2:]], words.OPERATIONS):
             return None  # x squared = 72
-        if whole[0].kind == "relation":
-            return None
         whole = whole[1:] if whole[0].kind == "equals" else whole
-        if whole and whole[0].text == "(" and whole[-1].text == ")" and encloses(whole):
-            whole = whole[1:-1]
-        if not whole or (whole[-1].kind in ("equals", "operator", "relation", "power") and whole[-1].text not in "!|"):
-            return None
         signs = [place for place, token in enumerate(whole) if token.kind == "equals" or token.text == "\\approx"]
         if not signs:
             return None if _is_unfinished(whole) else [[*whole, *counted]]
@@ -482,7 +468,7 @@ class _Reader:
             return BROKEN
         if rest[0] == "or" and words.any_of(rest[1:3], words.ALTERING):
             return BROKEN  # 72 or its double
-        if lows[span.start - 1 : span.start] == ["either"] and not later:
+        if lows[span.start - 1 : span.start] == ["either"]:
             return BROKEN  # either 72 or another number
         if (
             rest[0] == "in"
@@ -511,7 +497,9 @@ class _Reader:
     def remark(self, place: int) -> str:
         """Say what a remark in brackets makes of the value before it."""
         inside = self.lows[place + 1 : place + 8]
-        if words.any_of(inside, words.FALSE) or (inside and words.denies(inside[0]) and len(inside) < 3):
+        if words.any_of(inside, words.FALSE) or (
+            inside and words.denies(inside[0]) and words.any_of(inside[1:2], words.JUDGING | {")"})
+        ):
             return DENIED
         return BROKEN if words.any_of(inside[:1], words.HEDGES | words.ALTERNATIVES | {"and"}) else ""
 
@@ -550,8 +538,6 @@ def _is_false(left: Sequence[Token], right: Sequence[Token], chained: bool) -> b
             degrees += [token._replace(kind="power", text="^"), token._replace(kind="command", text="\\circ")]
     said = read_tokens(right)
     meanings = [meaning for meaning in map(read_tokens, (left, degrees)) if isinstance(meaning, Number | Expression)]
-    if not isinstance(said, Number | Expression) or not meanings:
-        return False
     return not any(same(said, meaning) or is_rounding(said, meaning) for meaning in meanings)
 
 
@@ -614,9 +600,7 @@ def _changes(after: Sequence[str]) -> bool:
 def _predicate(rest: Sequence[str], counted: bool) -> str:
     """Say what is said of a value: 72 is wrong, 72 cannot be right, 36 cookies are divided."""
     denied = any(map(words.denies, rest))
-    if "too" in rest or (
-        words.any_of(rest, words.FALSE) and not denied and not (counted and rest[0] in ("were", "are"))
-    ):
+    if "too" in rest or (words.any_of(rest, words.FALSE) and not (counted and rest[0] in ("were", "are"))):
         return DENIED
     if denied and (not counted or words.any_of(rest, words.ASSERTED)):
         return DENIED
@@ -633,7 +617,7 @@ def _adds_up(parts: Sequence[Claim], whole: Claim) -> bool:
     amounts = [claim.meaning for claim in parts]
     numbers = [amount.value for amount in amounts if isinstance(amount, Number)]
     total = whole.meaning if len(parts) > 1 else None
-    return isinstance(total, Number) and len(numbers) == len(parts) and sum(numbers) == total.value
+    return isinstance(total, Number) and sum(numbers) == total.value
 
 
 def _has_variable(tokens: Sequence[Token]) -> bool:
@@ -657,6 +641,8 @@ def _is_unfinished(tokens: Sequence[Token]) -> bool:
     """True for a sum of plain numbers, which states no value: 48 + 24, 6 × 12, 36 / 4."""
     if not tokens:
         return True
+    if encloses(tokens) and any(token.kind == "comma" for token in tokens):
+        return False  # (1, 4/2)
     signs = [
         place
         for place, token in enumerate(tokens)

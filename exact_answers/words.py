@@ -104,7 +104,6 @@ SPLITTING = (
 )
 ENDING = vocabulary("because since if when so which")
 BESIDE = vocabulary("to if when because for after before who that")
-CONCLUDING = vocabulary("is was are gives means equals makes totals leaves rounds")
 PAST = vocabulary("thought guessed assumed believed supposed initially originally earlier previously mistakenly")
 OWN = vocabulary("i i'd we we'd this it that's above equation equations calculation math mathematics working")
 SAYING = vocabulary(
@@ -114,7 +113,6 @@ WOULD = vocabulary("would i'd we'd she'd he'd they'd")
 CONDITIONS = vocabulary("if unless")
 UNDONE = vocabulary("if unless but however without had were")  # after "it would be 72": it is not
 ASKING = vocabulary("is was isn't wasn't are aren't can could does")  # Is that right?
-MEASURES = vocabulary("many much long far old tall fast often big")  # how many …, also where a limit cut the question
 LEFT_OVER = (  # after a value: it is a step of unfinished work
     "need to", "needs to", "have to", "has to", "must be", "remains to", "to be added",
 )  # fmt: skip
@@ -257,11 +255,6 @@ tienen vendió vende quedan queda cuesta | cuestan gana necesita 需要 | 剩 �
 bezahlt bezahlen kauft spart tem têm ha hanno 用 付 到 看 吃 走 读
 """
 VERBS = set(_VERBS.replace("|", " ").split())
-GIVING = vocabulary(  # verbs with a receiver before what they give
-    "give gives gave giving cost costs take takes took pay pays paid save saves saved owe owes owed feed feeds fed",
-    "bring brings brought send sends sent lend lends lent sell sells sold make makes made leave leaves left earn",
-    "earns earned charge charges charged get gets got give hand hands handed offer offers offered serve serves served",
-)
 VERB_LEADS = {  # words between a verb and its number
     "to": vocabulary(
         "come comes came amount amounts add adds sum sums equal simplifies simplify reduces evaluates works",
