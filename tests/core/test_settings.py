@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import transformers
 from helpers_runs import ROOT
 from helpers_tables import each
+from packaging.version import Version
 
 from grpo.config.parsing import Parser
 from grpo.core.settings import FAMILIES, SETTINGS, UNSET, about
@@ -88,7 +90,8 @@ def test_a_setting_is_added_in_one_line(tmp_path):
 def test_every_line_is_of_a_setting_that_exists():
     known = Parser().settings
     assert {name for name in SETTINGS if "*" not in name} <= known.keys()
-    for family in FAMILIES:
+    new = {"activation_checkpointing"} if Version(transformers.__version__) < Version("5.23") else set()
+    for family in FAMILIES.keys() - new:
         assert any(name.startswith(family) and name not in SETTINGS for name in known), family
     assert {row.needs for row in SETTINGS.values()} - {""} <= known.keys()
     aliases = [alias for row in SETTINGS.values() for alias in row.aliases]

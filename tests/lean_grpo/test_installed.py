@@ -75,12 +75,18 @@ def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheels):
 
 
 def test_uv_and_pip_install_the_same_for_the_script():
-    """pyproject.toml names for uv and for a wheel what requirements.txt names for pip in a clone."""
+    """pyproject.toml names for uv and for a wheel what requirements.txt names for pip in a clone, and later torch."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     for_pip = [line.partition("#")[0].strip() for line in lines]
     extra = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["script"]]
-    assert sorted(extra) == sorted(filter(None, for_pip))
+    extra, for_pip = (
+        {one.name: one.specifier for one in map(Requirement, filter(None, those))} for those in (extra, for_pip)
+    )
+    clones, wheels = for_pip.pop("torch"), extra.pop("torch")
+    assert extra == for_pip
+    versions = [f"2.{minor}.0" for minor in range(30)]
+    assert set(clones.filter(versions)) < set(wheels.filter(versions))
     assert project["dependency-groups"] == {"script": ["lean-grpo[script]"]}  # uv's
 
 

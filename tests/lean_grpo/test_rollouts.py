@@ -162,7 +162,7 @@ def test_rollouts_compute_like_the_loss(make):
 @pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj"])], ids=["all", "adapter"])
 def test_continuous_batching_keeps_the_weights(adapter, make, ids):
     """TRL casts them to bfloat16 in place, and with them what AdamW knows; buffers, too."""
-    small = {"num_blocks": 16, "max_batch_tokens": 256, "page_size": 32}
+    small = {"num_blocks": 16, "max_batch_tokens": 256}
     trainer = make(
         bf16=True, use_transformers_continuous_batching=True, transformers_continuous_batching_config=small,
         peft=adapter, max_completion_length=4,
