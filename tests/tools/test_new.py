@@ -11,7 +11,7 @@ from grpo.__main__ import main
 from grpo.config.configure import configure
 from grpo.tools import new
 
-WRITTEN = ["assets", "recipes", "rewards.py", "train_grpo.py"]
+WRITTEN = ["assets", "launch", "recipes", "rewards.py", "train_grpo.py"]
 
 
 def test_the_demo_runs_on_its_own_copies_of_the_files(capsys):
