@@ -111,9 +111,9 @@ def read_letter(text: str) -> tuple[str, str]:
         strong = [letter for letter in chosen if letter.strong]
         among = chosen[-1:] if retracts else [letter for letter in chosen if letter.strong or not strong]
         bare = len(sentence) <= 2
-        if current and current.strong and not strong and not retracts:
+        if current and current.strong and not strong:
             continue
-        if len({letter.name for letter in among}) > 1 and not retracts:
+        if len({letter.name for letter in among}) > 1:
             current, why = None, TWO
         elif current and last.name != current.name and ((last.doubted and current.doubted) or (bare and was_bare)):
             return "", TWO
@@ -155,7 +155,7 @@ def _letter(
         said[0] in words.PREDICATES or said[0] in words.FALSE or (words.denies(said[0]) and not labelled)
     )
     predicate = said if judged else []
-    refused = excepted or any(words.denies(low) or low in words.REFUTING for low in _clause(before))
+    refused = excepted or any(words.denies(low) or low in words.REFUTING for low in before)
     negated = any(map(words.denies, predicate))
     supposed = words.any_of(before, words.WOULD) and words.any_of([*after, *later], words.UNDONE)
     refused = refused or supposed or words.any_of(predicate, words.FALSE) != negated
@@ -173,11 +173,6 @@ def _letter(
 def _corrects(lows: Sequence[str]) -> bool:
     """True for actually, B."""
     return words.any_of(lows, words.CORRECTING) and all(low in _AROUND | _CORRECTED for low in lows if len(low) > 1)
-
-
-def _clause(before: Sequence[str]) -> Sequence[str]:
-    """Drop the interjection of `wait no, C`."""
-    return before[1:] if before and before[0] in words.NO and len(before) == 1 else before
 
 
 def _is_option(sentence: Sequence[Token], place: int) -> bool:
