@@ -67,10 +67,10 @@ def record(run):
 
 
 def test_the_guide_from_its_first_line_to_the_comparison(shell, mine):
-    (make_data,), way = (block.values[0].replace("\\\n", " ").splitlines() for block in GUIDE[:2])
+    (make_data,), copy, way = (block.values[0].replace("\\\n", " ").splitlines() for block in GUIDE[:3])
     shell(make_data, mine)
     trained = 0
-    for line in way:
+    for line in [*copy, *way]:
         command = line.partition("  #")[0]
         if command.startswith("python my_task.py"):
             trained += "dry_run" not in command
