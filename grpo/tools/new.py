@@ -4,6 +4,7 @@ Recipes and examples that are not copied are found by their names all the same.
 """
 
 import importlib.metadata
+import os
 import shlex
 import shutil
 import tempfile
@@ -25,12 +26,13 @@ def write(directory: Path) -> None:
     """Write the files, all of them or none.
 
     Raises:
-        UserError: one of them exists.
+        UserError: one of them exists, or a file is where a directory should be.
     """
-    if taken := [str(name) for name in names() if (directory / name).exists()]:
+    if taken := [str(name) for name in names() if os.path.lexists(directory / name)]:  # also as a broken link
         raise UserError(f"new: {str(directory)!r} already holds {taken[0]}; use another directory")
-    if (blocked := next(filter(Path.exists, (directory, *directory.parents)))) and not blocked.is_dir():
-        raise UserError(f"new: {str(blocked)!r} is not a directory; use another name")
+    for parent in dict.fromkeys((directory / name).parent for name in names()):
+        if not (blocked := next(filter(os.path.lexists, (parent, *parent.parents)))).is_dir():
+            raise UserError(f"new: {str(blocked)!r} is not a directory; use another name")
     existed = directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:

@@ -56,6 +56,26 @@ def test_a_file_is_not_a_directory(name, capsys):
     assert capsys.readouterr().err == "error: new: 'file' is not a directory; use another name\n"
 
 
+@pytest.mark.parametrize("name", ["recipes", "assets/demo"])
+def test_a_file_in_the_place_of_a_folder_leaves_nothing(name, capsys):
+    path = Path("mine", name)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert main(["new", "mine"]) == 2
+    assert capsys.readouterr().err == f"error: new: '{path}' is not a directory; use another name\n"
+    assert [file for file in Path("mine").rglob("*") if file.is_file()] == [path]
+
+
+def test_broken_links_are_not_replaced(capsys):
+    Path("mine").mkdir()
+    for link in ("mine/rewards.py", "broken"):
+        Path(link).symlink_to("nowhere")
+    assert main(["new", "mine"]) == main(["new", "broken"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "already holds rewards.py" in first and "'broken' is not a directory" in second
+    assert os.listdir("mine") == ["rewards.py"]
+
+
 @pytest.mark.parametrize("existed", [True, False])
 def test_a_full_disk_leaves_nothing(existed, monkeypatch, capsys):
     def full(source, target):
