@@ -34,6 +34,17 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+def above(limit: float) -> Callable[[str], float]:
+    """Return an option's type: numbers above this."""
+
+    def number(value: str) -> float:
+        if not float(value) > limit:
+            raise argparse.ArgumentTypeError(f"{value} is not a number above {limit:g}")
+        return float(value)
+
+    return number
+
+
 def main(benchmark: Callable[[argparse.Namespace], int | None], parser: ArgumentParser, argv: Any = None) -> int:
     """Parse a command line, run the benchmark with its options, and return the exit status.
 

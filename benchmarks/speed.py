@@ -436,7 +436,10 @@ def share(value: str) -> float:
 
 
 def check_geometry(given: argparse.Namespace) -> None:
-    """Raise UserError where completions do not fill groups, or micro-batches."""
+    """Raise UserError where completions do not fill groups or micro-batches, or prompts have no length."""
+    fewest, most = getattr(given, "prompt_tokens", (1, 1))
+    if fewest > most:
+        raise UserError(f"--prompt_tokens {fewest} {most}: at least {fewest} and at most {most}; swap them")
     for what, size in (("groups", given.group), ("micro-batches", given.micro_batch)):
         if given.completions % size:
             raise UserError(f"--completions {given.completions}: these do not fill {what} of {size}; use a multiple")
@@ -469,11 +472,13 @@ def main(argv: list[str] | None = None) -> int:
         options.add_argument("--micro_batch", type=whole(1), default=micro_batch, help=computed)
         options.add_argument("--steps", type=whole(2), default=steps, help="optimizer steps")
     for run in (sampling, loop):
-        found[run].add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
+        found[run].add_argument(
+            "--mean_length", type=common.above(1), default=120, help="of the completions, in tokens"
+        )
     options = found[step]
     options.add_argument("--group", type=whole(2), default=GROUP, help="completions of a prompt")
     options.add_argument("--prompt_tokens", type=whole(1), nargs=2, default=[20, 120], help="at least and at most")
-    options.add_argument("--median_length", type=float, default=200, help="of the completions, in tokens")
+    options.add_argument("--median_length", type=common.above(0), default=200, help="of the completions, in tokens")
     options.add_argument("--spread", type=float, default=0.728, help="of their logarithms; 0: all are alike")
     options.add_argument("--live", type=share, nargs="+", default=[1.0, 0.5], help="shares of live groups")
     options.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the lengths")

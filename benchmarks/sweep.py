@@ -32,7 +32,7 @@ import common
 from rich.console import Console
 from rich.table import Table
 
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, one_line
 from grpo.core.jsonfiles import read_value
 from grpo.report.files import RunFiles
 from grpo.results import comparison
@@ -138,8 +138,9 @@ def sweep(options: argparse.Namespace) -> None:
     chosen = arms if options.arms is None else options.arms
     if unknown := set(chosen) - arms.keys():
         raise UserError(f"--arms: {', '.join(sorted(unknown))} is not an arm of {options.sweep}: {', '.join(arms)}")
-    output.mkdir(parents=True, exist_ok=True)
-    write_shuffled(Path(SHUFFLED.format(output=output)))
+    with one_line("--output: ", kinds=(OSError,)):
+        output.mkdir(parents=True, exist_ok=True)
+        write_shuffled(Path(SHUFFLED.format(output=output)))
     runs = {arm: {seed: output / f"{arm.replace(' ', '-')}-seed{seed}" for seed in options.seeds} for arm in arms}
     for arm in chosen:
         own = [flag.format(output=output) for flag in arms[arm]]
