@@ -31,7 +31,6 @@ def _text(completion: Any) -> str:
 
 
 def _score(text: str, gold: Any, pattern: str) -> float | None:
-    if gold is None:
-        return None
-    golds = gold if isinstance(gold, list | tuple) else [gold]
-    return float(any(is_right(text, str(each), pattern) for each in golds))
+    golds = [str(each) for each in (gold if isinstance(gold, list | tuple) else [gold]) if each is not None]
+    golds = [each for each in golds if each.strip()]
+    return float(any(is_right(text, each, pattern) for each in golds)) if golds else None

@@ -75,10 +75,10 @@ def grade(text: str, gold: str, pattern: str = "xml") -> Verdict:
     marks.check_pattern(pattern)
     if text.strip() == gold.strip():
         return Verdict(True, text.strip(), VALUE)
-    if len(gold) > MAX_GOLD:
-        return Verdict(False, "", NOT_UNDERSTOOD)
     solution = marks.find_mark(gold, pattern) or marks.last_mark(gold)
     gold = solution.text if solution else gold
+    if len(gold) > MAX_GOLD:
+        return Verdict(False, "", NOT_UNDERSTOOD)
     text = own_words(text, pattern)
     mark = marks.find_mark(text, pattern) or marks.last_mark(text)
     denied = False

@@ -46,11 +46,16 @@ def test_where_the_answer_is(text, gold, pattern, right):
         ("<reasoning>70 + 2</reasoning>\n<answer>72</answer>", "boxed"),
         ("70 + 2 is it.\n**Answer:** 72", "xml"),
         ("70 + 2: [[72]]", "[[{answer}]]"),
+        (f"{'Then 70 + 2. ' * 1_000}\n#### 72", "xml"),
     ],
 )
 def test_a_gold_answer_may_be_a_solution(solution, pattern):
     assert is_right("It is 72.", solution, pattern) and not is_right("It is 70.", solution, pattern)
     assert exact_reward(["#### 72", "#### 2"], [solution] * 2, pattern=pattern) == [1.0, 0.0]
+
+
+def test_an_empty_gold_answer_is_none():
+    assert exact_reward(["", "7", "7", "7"], ["", " ", [], [None, "", "7"]]) == [None, None, None, 1.0]
 
 
 @pytest.mark.parametrize(
