@@ -13,22 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core.errors import UserError
+from grpo.core.writing import appending, replacing
 
 # --- Writing ------------------------------------------------------------------------------------------------------
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically: it contains either all of the text or its old content."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", errors="replace") as file:  # a lone surrogate cannot be encoded
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)  # cut short by a full disk
-    flush(path.parent)
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", errors="replace"))  # a lone surrogate cannot be encoded
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -43,9 +36,10 @@ def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one JSON object, after removing half a line that a killed process may have left."""
-    with path.open("ab+") as file:
+    with appending(path) as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
         file.write(_line(record).encode("utf-8", errors="replace"))
 
 
@@ -61,16 +55,6 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def flush(path: Path) -> None:
-    """Wait until the disk holds a file or a directory's list of files."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some file systems cannot do this for directories
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- Reading ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
+from grpo.core.jsonfiles import write_text
 from grpo.core.text import short_name
 from grpo.report import charts
 from grpo.report.files import RunFiles, read_run
@@ -30,7 +31,7 @@ def complete(directory: Path, step: int) -> None:
     lines = [*_results(run), *_training(run, step), FOOTER]
     text = card.text.rstrip("\n").replace(LINK, f"`{_public(str(run.settings.get('model_name_or_path')))}`")
     card.text = "\n".join([text.replace("## Training procedure", PROMPT_NOTE, 1), "", *lines])
-    card.save(directory / "README.md")
+    write_text(directory / "README.md", str(card))
 
 
 def _results(run: RunFiles) -> list[str]:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grpo.core.text import printable, rewarded, short_name
+from grpo.core.writing import replacing
 from grpo.report.curves import Curve
 from grpo.results.measures import Measure
 
@@ -134,4 +135,5 @@ def draw_curves(path: Path, curves: dict[str, Curve], held_out: Sequence[Measure
             axes.set_title(number(curves[key].ends[1]), loc="right", color=COLORS["accent"])
         for axes in panels[len(names) :]:
             axes.set_axis_off()
-        figure.savefig(path, dpi=130)
+        with replacing(path) as file:
+            figure.savefig(file, format="png", dpi=130)

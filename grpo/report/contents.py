@@ -6,6 +6,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from grpo.core.directories import RECORD, others_in
+from grpo.core.errors import UserError
+from grpo.core.text import listed
 from grpo.report import charts
 from grpo.report.files import RunFiles, read_run
 from grpo.report.report import limits, write_page
@@ -62,7 +65,13 @@ def entries(name: str) -> Iterator[RunFile]:
 
 
 def draw(directory: Path) -> list[Path]:
-    """Write the report and all else that is drawn from a run's files. Return the paths."""
+    """Write the report and all else that is drawn from a run's files. Return the paths.
+
+    Raises:
+        UserError: the directory is not a run's, or a file of it is broken.
+    """
+    if others := [name for name in others_in(directory) if not any(entries(name))]:
+        raise UserError(f"{str(directory)!r} holds no run ({RECORD}), but {listed(others, 3)}; name a run's directory")
     run, paths = read_run(directory), []
     for file in FILES:
         if file.draw:

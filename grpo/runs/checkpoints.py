@@ -5,27 +5,24 @@ state is missing, and with other samples if the random state is. Therefore a che
 written once the disk holds all others. A checkpoint without a seal does not count.
 """
 
+import contextlib
+import itertools
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-from grpo.core.jsonfiles import flush, read_value, write_json
+from grpo.core.directories import is_checkpoint, step_of
+from grpo.core.jsonfiles import read_value, write_json
+from grpo.core.writing import flush, remove
 
 SEAL = "complete.json"
 STATE = "trainer_state.json"
 OPTIMIZER = r"optimizer\.(pt|bin)|optimizer_\d+|global_step\d+"  # the last two are directories of FSDP and DeepSpeed
 
 
-def step_of(directory: Path) -> int:
-    """Return N of a `checkpoint-N`, its optimizer step; -1 for any other name."""
-    match = re.fullmatch(r"checkpoint-(\d+)", directory.name)
-    return int(match[1]) if match else -1
-
-
 def list_all(run: Path) -> list[Path]:
-    """List a run's checkpoints, complete or not, the newest first."""
-    return sorted((path for path in run.glob("checkpoint-*") if step_of(path) >= 0), key=step_of, reverse=True)
+    """List a run's checkpoints, complete or not, the newest first. Links to those of others are none of its own."""
+    return sorted(filter(is_checkpoint, run.glob("checkpoint-*")), key=step_of, reverse=True)
 
 
 # --- Writing ------------------------------------------------------------------------------------------------------
@@ -41,8 +38,10 @@ def seal(directory: Path, world_size: int, **record: Any) -> None:
 
 def delete(directory: Path) -> None:
     """Delete a checkpoint, its seal first, so that a kill in between leaves no sealed half."""
-    (directory / SEAL).unlink(missing_ok=True)
-    shutil.rmtree(directory, ignore_errors=True)
+    if not directory.is_symlink():
+        (directory / SEAL).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        remove(directory)
 
 
 def rotate(run: Path, keep: int | None, best: str | None = None) -> None:
@@ -78,14 +77,15 @@ def problem_with(directory: Path) -> str | None:
         return "that is not the name of a checkpoint (checkpoint-N)"
     if not is_sealed(directory):
         return f"it has no {SEAL}, so it is half-written, or another program saved it (stock TRL writes none)"
-    if not (sealed := read_seal(directory)):
+    processes = read_seal(directory).get("world_size")
+    if type(processes) is not int or processes < 1:
         return f"{SEAL} cannot be read"
-    names, processes = {path.name for path in directory.iterdir()}, sealed.get("world_size", 1)
+    names = {path.name for path in directory.iterdir()}
     if not any(re.fullmatch(OPTIMIZER, name) for name in names):
         return "it has no optimizer state (save_only_model)"
-    states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
-    missing = {STATE, *states} - names
-    return f"{min(missing)} is missing" if missing else None
+    states = ["rng_state.pth"] if processes == 1 else (f"rng_state_{rank}.pth" for rank in range(processes))
+    missing = next((name for name in itertools.chain([STATE], states) if name not in names), None)
+    return f"{missing} is missing" if missing else None
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from grpo.core.checklist import Check
+from grpo.core.directories import check_output, is_started, others_in
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value
 from grpo.core.processes import LOCK, is_first_process, is_locked
@@ -67,8 +68,8 @@ def holds_run(directory: Path) -> bool:
 
 
 def is_free(directory: Path) -> bool:
-    """True if a directory neither contains a run nor is locked by one."""
-    return not holds_run(directory) and not is_locked(directory)
+    """True if a directory contains nothing, neither a run nor files of others, and no run has locked it."""
+    return not (holds_run(directory) or others_in(directory) or is_locked(directory))
 
 
 def newest_finished() -> Path | None:
@@ -102,6 +103,16 @@ def claim(
             the default name that is this experiment; without any run the start of one) or a checkpoint's directory.
         differences: returns a run's differences from this experiment, a text for each setting or source.
     """
+    if output_dir:
+        check_output(Path(output_dir))
+    chosen = _choose(output_dir, default_dir, resume, differences)
+    check_output(Path(chosen.output_dir))
+    return chosen
+
+
+def _choose(
+    output_dir: str | None, default_dir: str, resume: str | None, differences: Callable[[Path], dict[str, str]]
+) -> Claim:
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
     # the first free one
@@ -119,7 +130,8 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
     same = [run for run, differ in runs.items() if all(about(name).change is LENGTH for name in differ)]
     if same or not runs:
-        return min(same, key=lambda run: bool(runs[run]), default=Path(default_dir))
+        first_free = next(filter(is_free, numbered(default_dir)))
+        return min(same, key=lambda run: bool(runs[run]), default=first_free)
     others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
     resumable = [run for run in runs if checkpoints.newest(run)[0]]
     nearest = min(resumable, key=lambda run: len(runs[run]), default=None)
@@ -198,6 +210,7 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
     if not is_first_process():
         yield directory
         return
+    check_output(directory)  # it may have changed while data were loaded
     for output in filter(is_free, numbered(default_dir)) if default_dir else [directory]:
         new, lock = not output.exists(), _lock(output)
         if lock is None:
@@ -216,7 +229,7 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
     try:
         yield output
     finally:
-        if new and {path.name for path in output.iterdir()} <= {LOCK, "completions"}:  # TRL's, empty
+        if new and is_started(output):
             shutil.rmtree(output)
         lock.release()
 

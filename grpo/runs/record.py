@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo.core import commands
+from grpo.core.directories import RECORD, step_of
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
+from grpo.core.writing import remove
 from grpo.report.contents import FILES
 from grpo.runs import source
-from grpo.runs.checkpoints import SEAL, step_of
+from grpo.runs.checkpoints import SEAL
 
 if TYPE_CHECKING:
     from grpo.runs.run import Run
@@ -41,17 +42,9 @@ def start_record(run: "Run", **values: Any) -> None:
     """
     config, directory, checkpoint = run.config, run.output, run.checkpoint
     directory.mkdir(parents=True, exist_ok=True)
-    step, resumed = 0, None
-    earlier: dict[str, Any] = {}
-    if checkpoint:
-        step, resumed = step_of(checkpoint), checkpoint.parent
-        earlier = read_value(resumed / "run.json") or {}
-        if directory.resolve() == resumed.resolve():
-            write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
-            _set_aside(directory, checkpoint, earlier)
-    source.write(directory, run.source.files)
-    for name in [file.name for file in FILES if file.is_log]:
-        _keep_until(step, resumed and resumed / name, directory / name)
+    step = step_of(checkpoint) if checkpoint else 0
+    earlier = (read_value(checkpoint.parent / RECORD) if checkpoint else None) or {}
+    own = checkpoint is not None and directory.resolve() == checkpoint.parent.resolve()
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": commands.line(**how)}
@@ -75,7 +68,15 @@ def start_record(run: "Run", **values: Any) -> None:
         "settings": run.settings(),
         "sessions": [*earlier.get("sessions", []), session],
     }
-    write_json(directory / "run.json", record)
+    # first of all files, so that what a kill leaves is known to be a run's, and is not finished without its results
+    write_json(directory / RECORD, earlier | {"status": "running"} if own else record)
+    if own:
+        _set_aside(directory, checkpoint, earlier)
+    source.write(directory, run.source.files)
+    for name in [file.name for file in FILES if file.is_log]:
+        _keep_until(step, checkpoint and checkpoint.parent / name, directory / name)
+    if own:
+        write_json(directory / RECORD, record)
 
 
 def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
@@ -89,13 +90,13 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
     names = [name for name in dict.fromkeys([*results, *weights, *sorted(model)]) if (run / name).exists()]
     if not set(names) - {"README.md"}:  # a card without results is rewritten with each checkpoint
         return
-    aside = run / f"_ended-at-step-{earlier.get('step', step_of(checkpoint))}"
+    ended = earlier.get("step")  # a file's value, which becomes a name
+    aside = run / f"_ended-at-step-{ended if type(ended) is int and ended >= 0 else step_of(checkpoint)}"
     aside.mkdir(exist_ok=True)
     kept = ("status", "step", "best_step", "settings", "prompt", "shots")  # needed to ask its model, also elsewhere
     write_json(aside / "run.json", {key: earlier[key] for key in kept if key in earlier})
     for name in names:
-        if (aside / name).is_dir():
-            shutil.rmtree(aside / name)
+        remove(aside / name)
         (run / name).replace(aside / name)
 
 

@@ -8,7 +8,6 @@ layout, and the order and grouping of imports do not count.
 import ast
 import inspect
 import itertools
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,6 +19,7 @@ import rewards
 from grpo.core.errors import is_of_a_library
 from grpo.core.functions import innermost
 from grpo.core.text import digest
+from grpo.core.writing import part_of, remove
 
 FOLDER = "source"
 # Names in a script that are compared as settings and prompt; in HYPERPARAMETERS, calls such as `partial(f, low=1)` are
@@ -218,10 +218,11 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 def write(run: Path, files: Mapping[str, bytes]) -> None:
     """Write `source/` atomically, since a run may be killed at any moment."""
-    folder, part = run / FOLDER, run / f".{FOLDER}.part"
-    shutil.rmtree(part, ignore_errors=True)
+    folder = run / FOLDER
+    part = part_of(folder)
+    remove(part)
     part.mkdir()
     for name, content in files.items():
         (part / name).write_bytes(content)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     part.rename(folder)

@@ -1,7 +1,7 @@
 """`python -m grpo merge RUN`: merge an adapter into its model's weights, so that any program can load the result."""
 
 import os
-import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from grpo.core.directories import RECORD
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import write_json
 from grpo.policy.loading import base_of, model_errors
@@ -36,22 +37,22 @@ def merge(adapter: Path, output: Path) -> None:
     """
     if not (adapter / "adapter_config.json").is_file():
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
-    if output.exists():
+    if os.path.lexists(output):  # also a broken link
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
     record = read_prompt(adapter)
-    partial = output.with_name(f"{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by an interrupted merge
     base = load_base(adapter, "merge", "auto")
     number = base.dtype
     with model_errors(str(adapter), "merge"):
         model = PeftModel.from_pretrained(base.float(), adapter).merge_and_unload()
         tokenizer = AutoTokenizer.from_pretrained(adapter, trust_remote_code=False)
     logging.disable_progress_bar()  # of shards that are written
-    model.to(number).save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    if record:
-        write_json(partial / "run.json", {"status": "merged", **record})
-    partial.rename(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".merge-") as folder:
+        part = Path(folder) / output.name
+        model.to(number).save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        write_json(part / RECORD, {"status": "merged", **(record or {})})
+        part.rename(output)
 
 
 def main(argv: list[str]) -> int:

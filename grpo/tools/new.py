@@ -26,15 +26,19 @@ def write(directory: Path) -> None:
     """Write the files, all of them or none.
 
     Raises:
-        UserError: one of them exists, or a file is where a directory should be.
+        UserError: one of them exists, or a file or a link is where a directory should be.
     """
     if taken := [str(name) for name in names() if os.path.lexists(directory / name)]:  # also as a broken link
         raise UserError(f"new: {str(directory)!r} already holds {taken[0]}; use another directory")
     for parent in dict.fromkeys((directory / name).parent for name in names()):
+        inside = [folder for folder in (parent, *parent.parents) if folder.is_relative_to(directory)]
+        if link := next((folder for folder in inside if folder != directory and folder.is_symlink()), None):
+            raise UserError(f"new: {str(link)!r} is a link; use another directory")
         if not (blocked := next(filter(os.path.lexists, (parent, *parent.parents)))).is_dir():
             raise UserError(f"new: {str(blocked)!r} is not a directory; use another name")
     existed = directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
     try:
         with tempfile.TemporaryDirectory(dir=directory, prefix=".new-") as folder:
             part = Path(folder)
@@ -44,7 +48,10 @@ def write(directory: Path) -> None:
             for name in names():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 (part / name).rename(directory / name)
-    except OSError:
+                written.append(directory / name)
+    except BaseException:  # Ctrl-C, too
+        for path in written:
+            path.unlink()
         if not existed:
             shutil.rmtree(directory)
         raise

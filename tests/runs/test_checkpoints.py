@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers_checkpoints import make_checkpoint
 
-from grpo.core import jsonfiles
+from grpo.core import writing
 from grpo.runs import checkpoints
 
 
@@ -29,7 +29,7 @@ def test_the_seal_is_written_last_and_flushed(monkeypatch):
         flush(path)
         flushed.append((path, (directory / "complete.json").exists()))
 
-    for module in (checkpoints, jsonfiles):
+    for module in (checkpoints, writing):
         monkeypatch.setattr(module, "flush", noting)
     checkpoints.seal(directory, 1)
     assert {path for path, sealed in flushed if not sealed} == inside
@@ -52,6 +52,15 @@ def test_other_names_and_broken_seals_are_refused():
     for text in ("", "[]", "{"):
         (directory / "complete.json").write_text(text)
         assert "complete.json" in checkpoints.problem_with(directory)
+
+
+@pytest.mark.parametrize("number", [10**9, "2", 0, -1, 1.5, True, None, [2]])
+def test_a_number_of_processes_costs_nothing_whatever_it_is(number):
+    directory = make_checkpoint("run", 7, world_size=2)
+    sealed = json.loads((directory / "complete.json").read_text())
+    (directory / "complete.json").write_text(json.dumps(sealed | {"world_size": number}))
+    expected = "rng_state_2.pth is missing" if number == 10**9 else "complete.json cannot be read"
+    assert checkpoints.problem_with(directory) == expected
 
 
 @pytest.mark.parametrize("shards", ["optimizer_0", "global_step7"])
@@ -99,3 +108,17 @@ def test_one_that_is_being_deleted_is_not_complete(monkeypatch):
         make_checkpoint("run", step)
     checkpoints.rotate(Path("run"), keep=1)
     assert len(seen) == 1 and "no complete.json" in seen[0]
+
+
+def test_rotation_leaves_checkpoints_of_other_runs():
+    """Somebody linked one, to branch off a run without a copy."""
+    for step in (3, 4):
+        make_checkpoint("mine", step)
+    for step in (1, 2, 9):
+        make_checkpoint("other", step)
+        Path(f"mine/checkpoint-{step}").symlink_to(Path(f"other/checkpoint-{step}").absolute())
+    checkpoints.rotate(Path("mine"), 1)
+    assert sorted(path.name for path in Path("mine").iterdir()) == [f"checkpoint-{step}" for step in (1, 2, 4, 9)]
+    checkpoints.delete(Path("mine/checkpoint-1"))
+    assert not Path("mine/checkpoint-1").is_symlink()
+    assert all(checkpoints.problem_with(Path(f"other/checkpoint-{step}")) is None for step in (1, 2, 9))

@@ -1,9 +1,11 @@
 """A run is never overwritten by accident, `auto` resumes the newest whole checkpoint, and one process writes a run."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
@@ -16,7 +18,7 @@ from grpo.runs.directory import claim, default_names, locked
 
 def make_run(name, checkpoints=(), **record):
     Path(name).mkdir(parents=True)
-    (Path(name) / "run.json").write_text(json.dumps(record))
+    (Path(name) / "run.json").write_text(json.dumps({"status": "finished"} | record))
     for step in checkpoints:
         make_checkpoint(name, step)
 
@@ -80,17 +82,113 @@ def test_a_directory_that_holds_a_run_is_refused():
         claim("mine", "unused", None)
     for way in ("--resume_from_checkpoint auto", "another name", "delete it"):
         assert way in str(caught.value)
-    Path("pictures").mkdir()
-    Path("pictures/holiday.png").touch()
-    assert claim("pictures", "unused", None) == ("pictures", None, ())
+    Path("empty").mkdir()
+    assert claim("empty", "unused", None) == ("empty", None, ())
 
 
-def test_a_file_in_the_way_is_named():
+# What may lie in a directory that a run takes: nothing, a run, or what one leaves that was killed before its record
+OURS = [[], ["run.lock"], ["run.lock", ".run.json.part", "completions/"], ["run.json", "notes.txt", "source/"]]
+THEIRS = [
+    ["thesis.tex"], [".hidden"], ["source/thesis.tex"], ["README.md", "run.lock"], ["completions/mine.parquet"],
+    ["run.lock/"], ["checkpoint-5", "a"], ["empty folder/"],
+]  # fmt: skip
+
+
+def lay(names, directory="place"):
+    Path(directory).mkdir()
+    for name in names:
+        path = Path(directory, name)
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.write_text('{"status": "running"}')
+    return sorted(Path(directory).rglob("*"))
+
+
+@pytest.mark.parametrize("names", OURS, ids=str)
+def test_an_empty_directory_and_what_a_run_leaves_are_taken(names):
+    lay(names)
+    assert claim("place", "unused", "auto")[:2] == ("place", None)
+    with locked(Path("place")):
+        pass
+
+
+@pytest.mark.parametrize("resume", [None, "auto", "other/checkpoint-5"])
+@pytest.mark.parametrize("names", THEIRS, ids=str)
+def test_a_directory_of_others_is_refused(names, resume):
+    before = lay(names)
+    make_run("other", [5, 6])
+    with pytest.raises(UserError, match=r"^output_dir: 'place' ") as caught:
+        claim("place", "unused", resume)
+    assert names[0].partition("/")[0] in str(caught.value) or "already holds" in str(caught.value)
+    with pytest.raises(UserError, match=r"^output_dir: 'place' "), locked(Path("place")):
+        pytest.fail("it is held")
+    assert sorted(Path("place").rglob("*")) == before
+
+
+def test_a_checkpoint_among_files_of_others_is_resumed_elsewhere():
+    make_checkpoint("place", 5)
+    assert claim(None, "unused", "place/checkpoint-5") == ("place", "place/checkpoint-5", ())
+    Path("place/README.md").write_text("mine")
+    with pytest.raises(UserError, match=r"^output_dir: 'place' .*README\.md"):
+        claim(None, "unused", "place/checkpoint-5")
+    assert claim("new", "unused", "place/checkpoint-5").output_dir == "new"
+
+
+def test_a_default_name_skips_directories_of_others():
+    Path("out").mkdir()
+    lay(["notes.txt"], "out/X")
+    assert claim(None, "out/X", None).output_dir == claim(None, "out/X", "auto").output_dir == "out/X-2"
+    with locked(Path("out/X-2"), default_dir="out/X") as taken:
+        assert taken == Path("out/X-2")
+
+
+@pytest.mark.parametrize("name", ["file", "file/run", "broken", "x" * 300])
+def test_a_place_that_cannot_be_a_directory_is_refused(name):
     Path("file").write_text("x")
     Path("broken").symlink_to("nowhere")
-    for name in ("file", "file/run", "broken"):
-        with pytest.raises(UserError, match=f"output_dir: '{name}'"), locked(Path(name)):
-            pytest.fail("it is held")
+    with pytest.raises(UserError, match=f"^output_dir: '{name}' cannot be"):
+        claim(name, "unused", None)
+    with pytest.raises(UserError, match=f"^output_dir: '{name}' cannot be"), locked(Path(name)):
+        pytest.fail("it is held")
+    assert sorted(os.listdir()) == ["broken", "file"]
+
+
+DISK = {"f_flag": 0, "f_bavail": 10**9, "f_frsize": 1, "f_files": 9, "f_favail": 9}
+
+
+@pytest.mark.parametrize(
+    ("patched", "value", "said"),
+    [
+        ("os.access", lambda *_: False, "permission denied"),
+        ("os.statvfs", lambda _: SimpleNamespace(**DISK | {"f_bavail": 9}), r"its disk is full \(0.0 MB free\)"),
+        ("os.statvfs", lambda _: SimpleNamespace(**DISK | {"f_favail": 0}), "no room for another file"),
+    ],
+)
+@pytest.mark.parametrize("name", ["new/run", "."])
+def test_a_place_without_room_or_permission_is_refused(patched, value, said, name, monkeypatch):
+    monkeypatch.setattr(f"grpo.core.directories.{patched}", value)
+    with pytest.raises(UserError, match=f"^output_dir: '{name}' cannot be written.*{said}"):
+        claim(name, "unused", None)
+    assert os.listdir() == []
+
+
+LINKS = ["checkpoint-1", "checkpoint-9", "completions", "source", "run.lock", "metrics.jsonl", ".report.html.part"]
+
+
+@pytest.mark.parametrize("name", [*LINKS, "completions/completions_00001.parquet", "model.safetensors"])
+def test_no_run_goes_on_in_a_directory_with_links(name):
+    """Libraries would write through them."""
+    make_run("run", [5])
+    Path("elsewhere").mkdir()
+    link = Path("run", name)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(Path("elsewhere").absolute())
+    for resume in ("auto", "run/checkpoint-5"):
+        with pytest.raises(UserError, match=f"^output_dir: 'run' contains a link \\({name}\\)"):
+            claim("run", "unused", resume)
+    assert claim("new", "unused", "run/checkpoint-5").output_dir == "new"
+    Path("linked").symlink_to("run")  # the name that the user gives may be one
+    link.unlink()
+    assert claim("linked", "unused", "auto").checkpoint == "linked/checkpoint-5"
 
 
 # --- Which checkpoint
@@ -151,8 +249,6 @@ def test_auto_on_a_first_start_begins_a_run(output_dir):
     """A queue repeats the same command."""
     directory, checkpoint, (note,) = claim(output_dir, "out/Y", "auto", lambda run: pytest.fail("there is none"))
     assert (directory, checkpoint) == (output_dir or "out/Y", None) and "begins one" in note.finding
-    Path("pictures").mkdir()
-    assert claim("pictures", "out/Y", "auto")[:2] == ("pictures", None)
 
 
 def test_auto_names_the_checkpoints_it_skips():
@@ -177,11 +273,11 @@ def test_auto_restarts_a_run_killed_before_its_first_one():
 GONE = {"status": "running", "settings": {"resume_from_checkpoint": "gone/checkpoint-5"}}
 
 
-@pytest.mark.parametrize("record", [{"status": "finished"}, {}, GONE])
+@pytest.mark.parametrize("record", [{"status": "finished"}, {"status": None}, GONE])
 def test_auto_never_restarts_a_finished_or_foreign_run(record):
     make_run("run", **record)
     make_checkpoint("run", 3, sealed=False)
-    with pytest.raises(UserError, match="resume_from_checkpoint"):
+    with pytest.raises(UserError, match="resume_from_checkpoint|is not a run's directory"):
         claim("run", "unused", "auto")
 
 

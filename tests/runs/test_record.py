@@ -1,6 +1,7 @@
 """A run's record: its settings, how it was started, and how it ended; a resumed one keeps what came before."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,35 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
 def test_a_run_that_begins_anew_keeps_no_lines():
     """As `auto` does where a run was killed before its first checkpoint."""
     Path("r").mkdir()
+    Path("r/run.json").write_text('{"status": "running"}')
     for name in ("metrics.jsonl", "alarms.jsonl"):
         append_line(Path("r") / name, {"step": 1})
-    records.start_record(run())
+    records.start_record(run("--resume_from_checkpoint", "auto"))
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
+
+
+@pytest.mark.parametrize("step", ["/../../victim", "../victim", "9", -1, 1.5, True, None, [2]])
+def test_no_value_of_a_record_becomes_a_path(step):
+    """Its step is in the name of the folder for the results of its end."""
+    make_checkpoint("r", 4)
+    Path("victim").mkdir()
+    Path("r/_ended-at-step-").mkdir()
+    Path("r/run.json").write_text(json.dumps({"status": "finished", "step": step, "planned": 99}))
+    for path in ("r/model.safetensors", "r/comparison.json", "r/checkpoint-4/mine", "r/mine"):
+        Path(path).write_text("{}")
+    records.start_record(run("--resume_from_checkpoint", "auto", "--max_steps", "9"))
+    assert not list(Path("victim").iterdir()) and not list(Path("r/_ended-at-step-").iterdir())
+    assert {path.name for path in Path("r/_ended-at-step-4").iterdir()} == {
+        "run.json",
+        "mine",
+        "model.safetensors",
+        "comparison.json",
+    }
+
+
+def test_the_record_comes_before_all_other_files(monkeypatch):
+    """So a run that is killed at its start is known to be one."""
+    monkeypatch.setattr(records.source, "write", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        records.start_record(run())
+    assert os.listdir("r") == ["run.json"] and read()["settings"]["learning_rate"] == 5e-6
