@@ -72,12 +72,19 @@ SWEEPS: dict[str, dict[str, list[str]]] = {
 
 
 def write_shuffled(file: Path) -> None:
-    """The demo's training rows with their gold answers in an order of chance, always the same one."""
+    """The demo's training rows with their gold answers in an order of chance, always the same one.
+
+    Raises:
+        FileExistsError: the file is another one.
+    """
     rows = [json.loads(line) for line in SUMS.read_text(encoding="utf-8").splitlines()]
     answers = [row["answer"] for row in rows]
     random.Random(0).shuffle(answers)
     changed = ({**row, "answer": answer} for row, answer in zip(rows, answers, strict=True))
-    file.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
+    text = "".join(json.dumps(row) + "\n" for row in changed)
+    if not (file.is_file() and file.read_text(encoding="utf-8") == text):  # of an earlier start
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
 
 
 def is_finished(run: Path) -> bool:

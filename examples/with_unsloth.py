@@ -10,6 +10,8 @@ on held-out questions before and after training. They are sampled as in training
 `python train_grpo.py --eval_only true --model_name_or_path outputs/Gemma-1B-GRPO-unsloth` with requirements.txt.
 """
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from datasets import load_dataset
@@ -58,6 +60,8 @@ def to_prompt(row: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> tuple[float, float]:
     """Train an adapter. Return the share of right held-out answers before and after training."""
+    if Path(SETTINGS["output_dir"]).exists():
+        sys.exit(f"output_dir: {SETTINGS['output_dir']} exists; use another one, or delete it")
     from unsloth import FastLanguageModel  # before TRL, which it patches
 
     from trl import GRPOConfig, GRPOTrainer  # isort: skip

@@ -3,7 +3,9 @@
 That no line of ours evaluates or unpickles is ruff's to see (S in pyproject.toml).
 """
 
+import contextlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -13,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_report import page_of, write_run
-from helpers_runs import DEMO
+from helpers_runs import DEMO, LEARNS
+from huggingface_hub import HfApi
 
 import train_grpo
 from examples import more_rewards
@@ -21,7 +24,7 @@ from grpo.__main__ import main as tool
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.preflight import preflight
-from grpo.report import charts
+from grpo.report import charts, contents
 from grpo.results import comparison
 from grpo.results.answer import Answer
 from grpo.results.printing import print_answers, print_summaries
@@ -165,6 +168,149 @@ def test_data_are_read_without_the_code_beside_them(tiny_run):
     plant("rows.pkl", raw=True)
     assert train_grpo.main(tiny_run(dataset_name="rows.pkl", dry_run="true")) == 2
     assert not RAN.exists()
+
+
+# --- Files of others: accidents, and run directories that somebody sent
+
+PROJECT = ["README.md", "config.json", "metrics.jsonl", "report.html", "source/thesis.tex", "train.py", "keys.txt"]
+
+
+def files_in(directory):
+    """The contents of all files below a directory; of a link, what it points to."""
+    paths = sorted(Path(directory).rglob("*"))
+    return {
+        str(path): path.is_file() and (os.readlink(path) if path.is_symlink() else path.read_bytes()) for path in paths
+    }
+
+
+def train(**flags):
+    return lambda tiny_run: train_grpo.main(tiny_run(**flags))
+
+
+def use(*words):
+    return lambda _: tool(list(words))
+
+
+ACCIDENTS = {  # each ends with one line, and leaves all files as they were
+    "a dry run": train(output_dir="project", dry_run="true"),
+    "a run": train(output_dir="project"),
+    "a run in this directory": train(output_dir="."),
+    "an evaluation": train(output_dir="project", **EVALUATE),
+    "auto": train(output_dir="project", resume_from_checkpoint="auto"),
+    "a checkpoint moved to a project": train(resume_from_checkpoint="moved/checkpoint-2", output_dir=None),
+    "a run in a file": train(output_dir="project/train.py", dry_run="true"),
+    "a run below a file": train(output_dir="project/train.py/run", dry_run="true"),
+    "report": use("report", "project"),
+    "report of a merged file": use("report", "project/train.py"),
+    "publish": use("publish", "project", "me/x"),
+    "merge over a project": use("merge", "adapter", "--output", "project"),
+    "merge over a link": use("merge", "adapter", "--output", "linked"),
+    "new over a file": use("new", "project/train.py"),
+    "new over a script": use("new", "scripts"),
+    "new through a link": use("new", "half"),
+}
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_what_is_not_a_runs_stays_as_it_is(accident, tiny_run, learned, learned_adapter, monkeypatch, capfd):
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: pytest.fail("it is sent"))
+    for name in PROJECT:
+        Path("project", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("project", name).write_text('{"step": 1}\n')
+    Path("project/model.safetensors").write_bytes(b"weights")
+    learned_adapter.copy("adapter")
+    shutil.copytree("project", "moved")
+    shutil.copytree(learned.path / "checkpoint-2", "moved/checkpoint-2")
+    for folder in ("half", "scripts"):
+        Path(folder).mkdir()
+    Path("scripts/rewards.py").write_text("mine")
+    Path("half/recipes").symlink_to(Path("project").absolute())
+    Path("linked").symlink_to("nowhere")
+    before = files_in(".")
+    assert ACCIDENTS[accident](tiny_run) == 2
+    assert one_error(capfd) and files_in(".") == before
+
+
+def test_a_merge_removes_nothing(learned_adapter):
+    learned_adapter.copy("adapter")
+    for folder in ("mine.partial", "adapter/merged.partial", "adapter/.merge-1"):
+        Path(folder).mkdir()
+        Path(folder, "thesis.tex").write_text("mine")
+    assert tool(["merge", "adapter", "--output", "mine"]) == tool(["merge", "adapter"]) == 0
+    assert sorted(path.parent.name for path in Path.cwd().rglob("thesis.tex")) == [
+        ".merge-1",
+        "merged.partial",
+        "mine.partial",
+    ]
+
+
+TOOLS = [["report", "run"], ["compare", "run", "other"], ["xray", "run"], ["ask", "run", "2 + 2?"], ["merge", "run"]]
+FOLDERS = ("completions", "source", ".source.part", "merged", "merged.partial", "checkpoint-9", "_ended-at-step-2")
+
+
+def names_in(run):
+    """Every name that a run, a resumed run or a tool writes in a run's directory."""
+    known = [file.name.replace("*", "before.json") for file in contents.FILES if file.name not in FOLDERS]
+    files = [path.name for path in run.iterdir() if path.is_file()]
+    parts = [f".{name}.part" for name in known]
+    inside = [str(path.relative_to(run)) for path in run.glob("checkpoint-2/*") if path.is_file()]
+    return list(dict.fromkeys([*known, *files, *parts, "completions/completions_00003.parquet", *inside]))
+
+
+def plant_links(run, names):
+    """Replace files by links to others outside of the run, with the same content where there was one."""
+    outside = run.parent / "outside"
+    for number, name in enumerate(names):
+        path, target = run / name, outside / f"{number}-{Path(name).name}"
+        outside.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        if name in FOLDERS:
+            path.rename(target) if path.exists() else target.mkdir()
+        elif path.exists():
+            path.rename(target)
+        else:
+            target.write_text("mine")
+        path.symlink_to(target.absolute())
+    return outside
+
+
+@pytest.mark.parametrize("kind", ["files", "folders"])
+def test_tools_write_through_no_link_of_a_run(kind, learned, learned_adapter, capfd):
+    """Nor do they end in a traceback."""
+    learned_adapter.copy("other")
+    run = learned_adapter.copy()
+    files = [name for name in names_in(run) if name != "adapter_model.safetensors"]
+    outside = plant_links(run, files if kind == "files" else FOLDERS)
+    before = files_in(outside)
+    for words in TOOLS:
+        assert tool(words) in (0, 2)
+    assert files_in(outside) == before
+    assert not [path for path in run.glob("*.html") if path.is_symlink()]  # it is replaced, not followed
+
+
+@pytest.mark.parametrize("resume", ["auto", "run/checkpoint-2"])
+def test_a_run_with_links_is_not_resumed(resume, tiny_run, learned, capfd):
+    argv = tiny_run(**LEARNS, resume_from_checkpoint=resume, max_steps="3", save_steps="1")
+    for number, name in enumerate(
+        [name for name in (*names_in(learned.path), *FOLDERS) if "checkpoint-2/" not in name]
+    ):
+        (folder := Path(f"try-{number}")).mkdir()
+        with contextlib.chdir(folder):
+            outside = plant_links(learned.copy(), [name])
+            before = files_in(outside)
+            assert train_grpo.main(argv) == 2 and files_in(outside) == before
+            assert name in one_error(capfd)
+        shutil.rmtree(folder)
+
+
+def test_a_run_is_resumed_from_a_checkpoint_that_holds_links(tiny_run, learned):
+    """Its files are only read, and it is deleted as a whole."""
+    run = learned.copy()
+    outside = plant_links(run, [name for name in names_in(run) if "checkpoint-2/" in name])
+    before = files_in(outside)
+    resume = {"resume_from_checkpoint": "auto", "max_steps": "3", "save_steps": "1", "save_total_limit": "1"}
+    assert train_grpo.main(tiny_run(**LEARNS, **resume)) == 0
+    assert files_in(outside) == before and not (run / "checkpoint-2").exists() and (run / "checkpoint-3").is_dir()
 
 
 # --- Secrets: settings hold none (tests/config/test_configure.py), and the environment's reach no file

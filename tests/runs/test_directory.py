@@ -277,7 +277,7 @@ GONE = {"status": "running", "settings": {"resume_from_checkpoint": "gone/checkp
 def test_auto_never_restarts_a_finished_or_foreign_run(record):
     make_run("run", **record)
     make_checkpoint("run", 3, sealed=False)
-    with pytest.raises(UserError, match="resume_from_checkpoint|is not a run's directory"):
+    with pytest.raises(UserError, match=r"resume_from_checkpoint|is not a run's directory"):
         claim("run", "unused", "auto")
 
 
