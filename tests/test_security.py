@@ -197,7 +197,7 @@ ACCIDENTS = {  # each ends with one line, and leaves all files as they were
     "a run in this directory": train(output_dir="."),
     "an evaluation": train(output_dir="project", **EVALUATE),
     "auto": train(output_dir="project", resume_from_checkpoint="auto"),
-    "a checkpoint moved to a project": train(resume_from_checkpoint="moved/checkpoint-2", output_dir=None),
+    "a checkpoint moved to a project": train(**LEARNS, resume_from_checkpoint="moved/checkpoint-2", output_dir=None),
     "a run in a file": train(output_dir="project/train.py", dry_run="true"),
     "a run below a file": train(output_dir="project/train.py/run", dry_run="true"),
     "report": use("report", "project"),

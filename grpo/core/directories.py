@@ -10,14 +10,13 @@ from grpo.core.processes import LOCK
 from grpo.core.text import human_bytes, listed
 from grpo.core.writing import part_of
 
-RECORD = "run.json"
 SAMPLES = "completions"  # TRL's folder of sampled completions, made before a run has its record
 ROOM = 1e6  # bytes without which no run can begin
 
 
 def is_run(directory: Path) -> bool:
     """True if a directory has the record of a run, or of a merged model."""
-    return isinstance(read_value(directory / RECORD, "status"), str)
+    return isinstance(read_value(directory / "run.json", "status"), str)
 
 
 def step_of(directory: Path) -> int:
@@ -45,7 +44,7 @@ def others_in(directory: Path) -> list[str]:
 def _is_of_a_start(path: Path) -> bool:
     if path.name == SAMPLES:
         return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
-    return path.name in (LOCK, part_of(path.with_name(RECORD)).name) and path.is_file()
+    return path.name in (LOCK, part_of(path.with_name("run.json")).name) and path.is_file()
 
 
 def is_started(directory: Path) -> bool:

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from grpo.core.directories import RECORD, others_in
+from grpo.core.directories import others_in
 from grpo.core.errors import UserError
 from grpo.core.text import listed
 from grpo.report import charts
@@ -71,7 +71,7 @@ def draw(directory: Path) -> list[Path]:
         UserError: the directory is not a run's, or a file of it is broken.
     """
     if others := [name for name in others_in(directory) if not any(entries(name))]:
-        raise UserError(f"{str(directory)!r} holds no run ({RECORD}), but {listed(others, 3)}; name a run's directory")
+        raise UserError(f"{str(directory)!r} holds {listed(others, 3)}, but no run.json; name a run's directory")
     run, paths = read_run(directory), []
     for file in FILES:
         if file.draw:

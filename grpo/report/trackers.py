@@ -6,6 +6,7 @@ transformers' callbacks log to them, and TRL does itself: its table of completio
 import contextlib
 import functools
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -114,6 +115,8 @@ def wandb_id(training: GRPOConfig) -> str | None:
     output, checkpoint = Path(training.output_dir or ""), training.resume_from_checkpoint
     resumes = checkpoint and Path(checkpoint).parent.resolve() == output.resolve()  # elsewhere it is another run
     earlier = read_value(output / "run.json", "wandb_id") if resumes else None
+    if not (isinstance(earlier, str) and re.fullmatch(r"[\w.-]+", earlier)):  # W&B names a folder after it
+        earlier = None
     if wandb.run is not None and wandb.run.id in BEGUN - {earlier}:
         wandb.finish()
     begun = wandb.run.id if wandb.run is not None else None

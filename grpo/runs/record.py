@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo.core import commands
-from grpo.core.directories import RECORD, step_of
+from grpo.core.directories import step_of
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
 from grpo.core.settings import IN_MEMORY, Config
@@ -43,7 +43,7 @@ def start_record(run: "Run", **values: Any) -> None:
     config, directory, checkpoint = run.config, run.output, run.checkpoint
     directory.mkdir(parents=True, exist_ok=True)
     step = step_of(checkpoint) if checkpoint else 0
-    earlier = (read_value(checkpoint.parent / RECORD) if checkpoint else None) or {}
+    earlier = (read_value(checkpoint.parent / "run.json") if checkpoint else None) or {}
     own = checkpoint is not None and directory.resolve() == checkpoint.parent.resolve()
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -69,14 +69,14 @@ def start_record(run: "Run", **values: Any) -> None:
         "sessions": [*earlier.get("sessions", []), session],
     }
     # first of all files, so that what a kill leaves is known to be a run's, and is not finished without its results
-    write_json(directory / RECORD, earlier | {"status": "running"} if own else record)
+    write_json(directory / "run.json", earlier | {"status": "running"} if own else record)
     if own:
         _set_aside(directory, checkpoint, earlier)
     source.write(directory, run.source.files)
     for name in [file.name for file in FILES if file.is_log]:
         _keep_until(step, checkpoint and checkpoint.parent / name, directory / name)
     if own:
-        write_json(directory / RECORD, record)
+        write_json(directory / "run.json", record)
 
 
 def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from grpo.core.directories import RECORD
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import write_json
 from grpo.policy.loading import base_of, model_errors
@@ -51,7 +50,7 @@ def merge(adapter: Path, output: Path) -> None:
         part = Path(folder) / output.name
         model.to(number).save_pretrained(part)
         tokenizer.save_pretrained(part)
-        write_json(part / RECORD, {"status": "merged", **(record or {})})
+        write_json(part / "run.json", {"status": "merged", **(record or {})})
         part.rename(output)
 
 

@@ -148,6 +148,10 @@ def test_a_resumed_run_keeps_its_wandb_run(monkeypatch, tmp_path):
     assert trackers.wandb_id(training(checkpoint="run/checkpoint-2")) == "first"
     new = {trackers.wandb_id(training()), trackers.wandb_id(training("elsewhere", "run/checkpoint-2"))}
     assert len(new) == 2 and "first" not in new
+    for foreign in ("../../elsewhere", "a/b", "", 7, ["x"]):  # W&B names a folder after it
+        Path("run/run.json").write_text(json.dumps({"wandb_id": foreign}))
+        assert trackers.wandb_id(training(checkpoint="run/checkpoint-2")).isalnum()
+    Path("run/run.json").write_text('{"wandb_id": "first"}')
     monkeypatch.setenv("WANDB_MODE", "offline")
     with trackers.resuming_wandb("first"):
         assert os.environ["WANDB_RUN_ID"] == "first" and "WANDB_RESUME" not in os.environ
