@@ -144,9 +144,9 @@ def for_rich(text: str) -> str:
 # Logins and hosts that are nobody's, or words of ordinary texts
 COMMON_NAMES = {
     "root", "user", "users", "guest", "nobody", "admin", "administrator", "ubuntu", "debian", "fedora", "centos",
-    "docker", "container", "jovyan", "jupyter", "colab", "kaggle", "sagemaker-user", "ec2-user", "azureuser", "vscode",
-    "codespace", "runner", "work", "workspace", "data", "home", "shared", "public", "train", "test", "tester", "model", "python",
-    "student", "localhost", "localdomain", "linux", "desktop", "laptop", "macbook",
+    "docker", "container", "jovyan", "jupyter", "colab", "kaggle", "sagemaker-user", "ec2-user", "azureuser",
+    "vscode", "codespace", "runner", "work", "workspace", "data", "home", "shared", "public", "train", "test",
+    "tester", "model", "python", "student", "localhost", "localdomain", "linux", "desktop", "laptop", "macbook",
 }  # fmt: skip
 SHORTEST_NAME = 4  # characters
 

@@ -21,7 +21,7 @@ from grpo.results.summary import HEADINGS
 LINK = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
 PROMPT_NOTE = "Ask it with the prompt of its training, which is below.\n\n## Training procedure"
 FOOTER = "Curves, settings and the code of the rewards: [report.html](report.html)."
-# What has a meaning in Markdown, HTML or formulas: some characters, "_" beside a word, and marks at the start of a line
+# Characters with a meaning in Markdown, HTML or formulas, "_" beside a word, and marks at the start of a line
 MARKS = re.compile(r"[\\`*\[\]<>&|~$]|(?<![^\W_])_|_(?![^\W_])|^[-+](?=[-+\s]|$)|^#(?=[#\s]|$)|^=")
 # Words that renderers turn into links: addresses, hosts, e-mails
 _WORD = r"[^\s\"'`()\[\]<>|,;]*"

@@ -110,19 +110,21 @@ class Rendered(HTMLParser):
 
 
 HOSTILE = [
-    "![x](http://127.0.0.1:9/p.png) <img src=http://127.0.0.1:9/q>", "[a](javascript:alert) [b][1] [1]: http://h/", "<b>",
-    "</strong></p><script>alert(1)</script>", "<!-- hidden", "`code` ``more`` ```", "**bold** *a* _b_ __c__ ~~d~~", "a | b | c",
-    "http://evil.example", "https://evil.example/`a`", "www.evil.example", "WWW.x", "me@evil.example", "ftp://x", "evil.example",
-    "<http://evil.example>", "mailto:me@evil.example", "&lt;b&gt; &#60;b&#62; &amp;", "# heading", "- item", "1. item",
-    "2) item", "> quote", "---", "===", "+ x", "* * *", "    code", "\tcode", "\\", "\\*a\\*", "\\[a](b)", "a\\", "!",
-    "x\n\n# heading\n\n- item\n\n<b>", "x\r\r<b>\r", "x\n```\n<b>\n```\n", "x\n---\nbase_model: y\n---\n", "$x$ $$y$$ \\(z\\)",
-    "[^1] [x] [!NOTE]", "\x1b[31mred\u202e", "`", "``", "_", "*", "a`", "`a", "<", "&", "]", "[", "\u2028# x", "<a\nhref=x>", "```sh",
-    "~~~", "a\\`b`", "`\\`<b>`", "http://a`<img src=x>`", "&#x3c;b>", "a_b_c", "_a_b", "<![CDATA[x]]>", "<?x?>", "|", "\\|", "| - |",
+    "![x](http://127.0.0.1:9/p.png) <img src=http://127.0.0.1:9/q>", "[a](javascript:alert) [b][1] [1]: http://h/",
+    "<b>", "</strong></p><script>alert(1)</script>", "<!-- hidden", "`code` ``more`` ```",
+    "**bold** *a* _b_ __c__ ~~d~~", "a | b | c", "http://evil.example", "https://evil.example/`a`",
+    "www.evil.example", "WWW.x", "me@evil.example", "ftp://x", "evil.example", "<http://evil.example>",
+    "mailto:me@evil.example", "&lt;b&gt; &#60;b&#62; &amp;", "# heading", "- item", "1. item", "2) item", "> quote",
+    "---", "===", "+ x", "* * *", "    code", "\tcode", "\\", "\\*a\\*", "\\[a](b)", "a\\", "!",
+    "x\n\n# heading\n\n- item\n\n<b>", "x\r\r<b>\r", "x\n```\n<b>\n```\n", "x\n---\nbase_model: y\n---\n",
+    "$x$ $$y$$ \\(z\\)", "[^1] [x] [!NOTE]", "\x1b[31mred\u202e", "`", "``", "_", "*", "a`", "`a", "<", "&", "]", "[",
+    "\u2028# x", "<a\nhref=x>", "```sh", "~~~", "a\\`b`", "`\\`<b>`", "http://a`<img src=x>`", "&#x3c;b>", "a_b_c",
+    "_a_b", "<![CDATA[x]]>", "<?x?>", "|", "\\|", "| - |",
 ]  # fmt: skip
 
 
 def card_of(run, text):
-    """The card of a run with this text wherever one of a user, a model or a file may stand, and the text's own page."""
+    """The card of a run with this text wherever one of a user, a model or a file may be."""
     write_run(run, text)
     change(run, "eval_before.json", n=text)
     change(run, "comparison.json", sentence=text, diagnosis=[text, f"{text} amid {text}"])

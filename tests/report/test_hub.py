@@ -161,6 +161,18 @@ def test_only_runs_and_merged_models_are_published(record, learned, server, capf
     assert tool(["publish", "nowhere", "me/x"]) == 2 and "'nowhere' is neither" in error_of(capfd)
 
 
+def test_a_merged_model_is_published(learned, server):
+    run = learned.copy()
+    record = json.loads((run / "run.json").read_text())
+    asked = {"status": "merged", "prompt": record["prompt"], "shots": [], "settings": {"dtype": "float32"}}
+    for path in [path for path in run.iterdir() if path.name not in {*MODEL, "model.safetensors"} and path.is_file()]:
+        path.unlink()
+    (run / "run.json").write_text(json.dumps(asked))
+    assert tool(["publish", "run", "me/x"]) == 0
+    files = server.files["me/x"]
+    assert files.keys() == {"model.safetensors", "run.json", *MODEL} and json.loads(files["run.json"]) == asked
+
+
 # Of a project that has become a run's directory
 FOREIGN = (
     "keys.txt", "credentials.json", "my_private_rows.json", "train_grpo.py", "rewards.py", "README2.md", ".env",
