@@ -148,7 +148,7 @@ def configure(
     )
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
     program = commands.program(script_file)
-    validate.check(settings, origin)
+    validate.check(settings, origin, functions)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     hardware.choose_gpu(settings, argv, program)
     notes += hardware.fit_to_machine(settings, origin, program)

@@ -3,16 +3,20 @@
 TRL, transformers and PEFT refuse other values themselves, at once and in a readable line.
 """
 
+import contextlib
+import functools
 import inspect
+import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from grpo.config.parsing import MAPPINGS
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import ALIASES, Geometry, about, given_by
 from grpo.core.text import counted
@@ -35,10 +39,30 @@ TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).
     "sanitize_control_tokens",
 }
 PLACES = ("script", "recipe", "flag")  # of settings; later ones override earlier ones
+# Names of arguments whose texts are secrets, and of those that only look so
+SECRET = re.compile(
+    r"(?:^|_)(?:token|api_?keys?|passwords?|passwd|passphrase|secrets?|credentials?|authorization)$"
+    r"|_key$|(?:access|private|secret)_keys$"
+)
+SPECIAL_TOKENS = PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES
 
 
-def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
-    """Raise UserError for the first setting that cannot work, or for a flag that would have no effect."""
+def check(
+    settings: Mapping[str, Any],
+    origin: Mapping[str, str],
+    functions: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
+) -> None:
+    """Raise UserError for the first setting that cannot work, or for a flag that would have no effect.
+
+    Args:
+        functions: functions in HYPERPARAMETERS, by setting and name.
+    """
+    for key, value in settings.items():
+        _refuse_secrets(key, value)
+    for key, named in (functions or {}).items():
+        for name, function in named.items():
+            if isinstance(function, functools.partial):  # whose script is copied to the run
+                _refuse_secrets(key, {name: function.keywords}, public=set(os.environ.values()))
     for key, value in settings.items():
         _check_value(key, value)
     _check_names(settings)
@@ -51,20 +75,16 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     for key, value in settings.items():
         if key.endswith("_kwargs") and not isinstance(value, Mapping | None):
             raise UserError(f"{key}: {value!r} is not a mapping; write {{name: value}}, as a flag in JSON")
-        if value and key.endswith(("_token", "_key")):
-            raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
     for key in settings["chat_template_kwargs"] or ():
         if key in TOKENIZING:
             raise UserError(f"chat_template_kwargs: {key} is not for the template, but changes its prompts; drop it")
     _check_nested(settings)
     if "hub_strategy" in origin and settings["hub_strategy"] != "end":
         raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
-    loader = settings["accelerator_config"] or ""  # text, or a file's path, if set by a flag
-    if isinstance(loader, str) and os.path.isfile(loader):
-        loader = Path(loader).read_text(encoding="utf-8", errors="replace")
-    if "num_steps" in str(loader):
+    loader = str(_parsed(settings["accelerator_config"]))
+    if "num_steps" in loader:
         raise UserError("accelerator_config: num_steps has a setting of its own; use --gradient_accumulation_steps")
-    if found := re.search(r"(dispatch|split)_batches\W+true", str(loader), re.IGNORECASE):
+    if found := re.search(r"(dispatch|split)_batches\W+true", loader, re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for key in sorted(given_by(origin, "flag")):
         switch = about(key).needs
@@ -72,6 +92,51 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         if switch and settings[key] not in (None, False) and not settings[switch] and not by_itself:
             value = "1" if switch.endswith("workers") else "true"
             raise UserError(f"{key}: it has no effect without {switch}; drop it, or add --{switch} {value}")
+
+
+def _refuse_secrets(setting: str, value: Any, public: Collection[str] = ()) -> None:
+    """Raise UserError if a setting holds a secret, at any depth: it would be written to files.
+
+    Args:
+        public: texts that no file repeats, such as variables of the environment.
+    """
+    found = secret_in(_parsed(value) if setting in MAPPINGS else value, setting, public)
+    if found == setting:
+        raise UserError(f"{setting}: settings are written to files; export the variable instead, such as HF_TOKEN")
+    if found:
+        raise UserError(
+            f"{setting}: {found.removeprefix(f'{setting}.')}: settings are written to files; read it from the "
+            "environment instead (HF_TOKEN, or os.environ in your function), or rename it if it is not a secret"
+        )
+
+
+def secret_in(value: Any, name: str, public: Collection[str] = ()) -> str:
+    """Return the dotted name of the first secret in a value; "" without one.
+
+    Secrets are texts under names such as `api_key`, `*_token` and `password`, but for those of special tokens.
+
+    >>> secret_in({"pay": {"model": "x", "eos_token": "</s>", "apiKey": "sk-1"}}, "reward_args")
+    'reward_args.pay.apiKey'
+    >>> secret_in({"max_new_tokens": 9, "sort_key": None, "use_auth_token": True, "keys": ["a"]}, "reward_args")
+    ''
+    """
+    if isinstance(value, Mapping):
+        inner = (secret_in(item, str(key), public) for key, item in value.items())
+        return next((f"{name}.{found}" for found in inner if found), "")
+    if isinstance(value, list | tuple | set):
+        return next(filter(None, (secret_in(item, name, public) for item in value)), "")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", name).lower()
+    is_secret = SECRET.search(words) and words not in SPECIAL_TOKENS
+    return name if is_secret and isinstance(value, str) and value and value not in public else ""
+
+
+def _parsed(value: Any) -> Any:
+    """Return a mapping that is set as JSON or by the name of a file of JSON; any other value as it is."""
+    if isinstance(value, str):
+        text = Path(value).read_text(encoding="utf-8", errors="replace") if os.path.isfile(value) else value
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return value
 
 
 def _check_value(key: str, value: Any) -> None:
@@ -95,8 +160,6 @@ def _check_nested(settings: Mapping[str, Any]) -> None:
             if own in settings:
                 instead = f"--{own} {value}" if isinstance(value, str | int | float) else f"--{own}"
                 raise UserError(f"{outer}: {key} has a setting of its own; use {instead} instead")
-            if key.endswith(("token", "_key")):
-                raise UserError(f"{outer}: {key}: settings are written to files; export HF_TOKEN instead")
     names = set(vars(GenerationConfig()))
     for key in settings["generation_kwargs"] or ():
         if key not in names and not settings["use_vllm"]:  # which has other arguments: training/sampling_trial.py

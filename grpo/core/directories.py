@@ -15,8 +15,9 @@ ROOM = 1e6  # bytes without which no run can begin
 
 
 def is_run(directory: Path) -> bool:
-    """True if a directory has the record of a run, or of a merged model."""
-    return isinstance(read_value(directory / "run.json", "status"), str)
+    """True if a directory has the record of a run, or of a merged model, as a file of its own."""
+    record = directory / "run.json"
+    return not record.is_symlink() and isinstance(read_value(record, "status"), str)
 
 
 def step_of(directory: Path) -> int:

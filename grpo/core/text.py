@@ -3,10 +3,7 @@
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
-
-# The folders of an absolute path. A quoted path may contain blanks; "</a/b", "$HOME/a" and the like are not paths
-FOLDERS = re.compile(r"""(?<=["'])/(?:[^"'/\\\n]+/)+|(?:(?<=\\n)|(?<![\w.:/<~+})\]*]))/(?:[\w.@+-]+/)+(?=[\w.@+-])""")
+from collections.abc import Mapping, Sequence
 
 
 def counted(count: float, noun: str) -> str:
@@ -71,15 +68,6 @@ def rewarded(key: str, figures: str = "mean") -> str | None:
     return found and found[1]
 
 
-def without_folders(text: str) -> str:
-    """Replace absolute paths in a text, or in JSON, by their last names, to hide the folders of a machine.
-
-    >>> without_folders("train.py --data /home/me/rows.csv --to '/home/me/my runs/1' https://hub/a/b, 1/2/3, /think")
-    "train.py --data rows.csv --to '1' https://hub/a/b, 1/2/3, /think"
-    """
-    return FOLDERS.sub("", text)
-
-
 def decimals(value: float, places: int, sign: str = "") -> str:
     """Format a number with these decimals and a minus sign, and 0 without a sign; `+` as `sign` shows that of others.
 
@@ -99,8 +87,15 @@ def with_minus(value: float, form: str) -> str:
 
 
 def human_bytes(size: float) -> str:
-    """Format a number of bytes in MB or GB."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+    """Format a number of bytes in kB, MB or GB.
+
+    >>> human_bytes(193), human_bytes(6701960), human_bytes(3e9)
+    ('0.2 kB', '6.7 MB', '3.0 GB')
+    """
+    for factor, unit in ((1e9, "GB"), (1e6, "MB")):
+        if size >= factor / 10:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
 
 
 def printable(text: str) -> str:
@@ -142,3 +137,74 @@ def for_rich(text: str) -> str:
     from rich.markup import escape  # imported late, so that commands start fast
 
     return escape(printable(text))
+
+
+# --- Texts that leave this machine ----------------------------------------------------------------------------------
+
+# Logins and hosts that are nobody's, or words of ordinary texts
+COMMON_NAMES = {
+    "root", "user", "users", "guest", "nobody", "admin", "administrator", "ubuntu", "debian", "fedora", "centos",
+    "docker", "container", "jovyan", "jupyter", "colab", "kaggle", "sagemaker-user", "ec2-user", "azureuser",
+    "vscode", "codespace", "runner", "work", "workspace", "data", "home", "shared", "public", "train", "test",
+    "tester", "model", "python", "student", "localhost", "localdomain", "linux", "desktop", "laptop", "macbook",
+}  # fmt: skip
+SHORTEST_NAME = 4  # characters
+
+_SEP = r"(?:\\\\?|/)"  # Windows has both, also as an escape
+# `</b>`, `1/2`, `f(x)/2/y` and `{a}/b/c` hold no path, `\n/a/b` in code does
+_START = r"(?:(?<=\\[nrt])|(?<![\w.+})\]*~$%/\\-]))/{0,2}"
+_END = r"""(?=[\s"'`:;,|)\]}<>&*…]|[.!?](?:\s|$)|\\[nrt"']|$)"""
+_FOLDERS = r"""(?:(?:[\w.@+%#&!~-]|\([^()\s/\\"']*\)|\[[^\[\]\s/\\"']*\])+/+)"""
+_LAST = r"(?=[\w.@+(\[~-])"
+_HOME = re.compile(
+    rf"{_START}/(?:home|Users)/+[\w.@+-]*\w/*{_END}"
+    rf"|\b[A-Za-z]:{_SEP}(?:Users|Documents and Settings){_SEP}[\w.@+-]*\w(?![^/:*?\"'<>|\n\\]*\\){_END}"
+)
+_PATH = re.compile(
+    rf"""(?<=["'`])/[\w.@+-]+/+(?:[^"'`/\\\n]+/+)*(?=[^\s"'`/\\])"""  # quoted, it may have blanks
+    rf"|{_START}/[\w.@+-]+/+{_FOLDERS}*{_LAST}"
+    rf"|{_START}(?:~|\$HOME|\$\{{HOME\}})/+{_FOLDERS}*(?=[A-Za-z_.])"
+    rf"|{_START}~[A-Za-z_][\w.-]*/+{_FOLDERS}+{_LAST}"
+    rf"""|\b[A-Za-z]:{_SEP}(?=Users\b|[^abfnrtuvxNU0-7\\/\s"'])(?:[^\\/:*?"'`<>|\n]+{_SEP})+"""  # "Q:\n" is an escape
+)
+_URL = re.compile(r"""(?<![\w+.-])([A-Za-z][\w+.-]*://)(?:[^\s/@"'`<>]*@)*([^\s"'`<>]*)""")
+_OWNER = re.compile(rf"{_SEP}(?:home|Users|Documents and Settings){_SEP}+([\w.@+-]*\w)")
+
+
+def owners(text: str) -> set[str]:
+    r"""Return the users whose home directories a text names.
+
+    >>> sorted(owners(r"/home/alice/x, /Users/bob and C:\Users\eve\y"))
+    ['alice', 'bob', 'eve']
+    """
+    return set(_OWNER.findall(text))
+
+
+def anonymous(text: str, names: Mapping[str, str] | None = None) -> str:
+    """Remove the folders of paths, the credentials of URLs, and names from a text.
+
+    The last part of an absolute path remains, or of one from a home directory; a home directory becomes `~`. Folders
+    with blanks are recognised in quotes only. Other URLs keep their paths.
+
+    Args:
+        names: users and hosts, with the words that replace them. Names shorter than SHORTEST_NAME and COMMON_NAMES
+            are kept, since ordinary texts contain them.
+
+    >>> anonymous("train.py --data=/home/me/rows.csv --to '/srv/my runs/1' https://me:pw@hub/a/b, 1/2/3, /think")
+    "train.py --data=rows.csv --to '1' https://hub/a/b, 1/2/3, /think"
+    >>> anonymous("alice@gpu07: ~/runs, /home/alice", {"alice": "user", "gpu07": "host"})
+    'user@host: runs, ~'
+    """
+    parts, end = [], 0
+    for url in _URL.finditer(text := re.sub(r"\b[A-Za-z]+://(?:localhost)?(?=/)", "", text)):  # file:///x is a path
+        parts += [_without_folders(text[end : url.start()]), url[1] + url[2]]
+        end = url.end()
+    text = "".join([*parts, _without_folders(text[end:])])
+    for name in sorted(names or {}, key=len, reverse=True):
+        if len(name) >= SHORTEST_NAME and name.lower() not in COMMON_NAMES:
+            text = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", (names or {})[name], text)
+    return text
+
+
+def _without_folders(text: str) -> str:
+    return _PATH.sub("", _HOME.sub("~", text))

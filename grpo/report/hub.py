@@ -1,6 +1,5 @@
 """Check access to the Hub before training, and upload a run afterwards."""
 
-import json
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,17 +10,12 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core import commands
 from grpo.core.checklist import Check
+from grpo.core.directories import is_run
 from grpo.core.errors import UserError, one_line
-from grpo.core.jsonfiles import read_object, write_json, write_text
-from grpo.core.text import without_folders
-from grpo.report import contents
-from grpo.report.files import read_run
-from grpo.report.report import write_page
+from grpo.core.text import counted, human_bytes, printable
+from grpo.report import public
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
-# Uploaded files of a run, besides its FILES: only at its top, so no pickle, lock, checkpoint or source/
-MODEL = {".safetensors", ".json", ".jinja", ".txt", ".model", ".py", ".md"}
-PICTURES = {".png"}
 
 
 def one_line_refusals() -> AbstractContextManager[None]:
@@ -54,8 +48,10 @@ def push(trainer: GRPOTrainer) -> None:
 
 
 def publish(run: Path, name: str, revision: str | None = None) -> str:
-    """Upload the public files of a run or a merged model, and return the address."""
-    if not any(run.glob("*.safetensors")):
+    """Upload the public files of a run or a merged model, print their names, and return the address."""
+    if not is_run(run):
+        raise UserError(f"publish: {str(run)!r} is neither a run nor a merged model (no run.json of one); name one")
+    if not any(name.endswith(".safetensors") for name in public.files_of(run)):
         raise UserError(f"publish: {str(run)!r} holds no trained model; name a finished run")
     _check_name(name, "publish")
     command = commands.tool("publish", str(run), name)
@@ -63,7 +59,8 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
         tempfile.TemporaryDirectory() as folder,
         one_line("the upload failed (", f"); the run is complete in {run}; to upload it: {command}"),
     ):
-        _copy_public(run, Path(folder))
+        public.copy(run, Path(folder), name)
+        print(_listed(Path(folder)))
         repository = HfApi().create_repo(name, exist_ok=True)
         HfApi().upload_folder(
             repo_id=repository.repo_id, folder_path=folder, commit_message=f"Upload {run.name}", revision=revision
@@ -71,21 +68,8 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
     return str(repository)
 
 
-def _copy_public(run: Path, folder: Path) -> None:
-    """Copy the public files of a run to a folder, with a new report without completions."""
-    for path in run.iterdir():
-        known = list(contents.entries(path.name))
-        public = not (path.name.startswith(".") or any(file.is_private for file in known))
-        if not (path.is_file() and public and (known or path.suffix in MODEL)):
-            continue
-        # a text of the run, or PEFT's, may name a path of this machine
-        if (known and path.suffix not in PICTURES) or path.name == "adapter_config.json":
-            write_text(folder / path.name, without_folders(path.read_text(encoding="utf-8", errors="replace")))
-        else:
-            (folder / path.name).symlink_to(path.resolve())
-    if record := read_object(run / "run.json"):
-        asked = {key: record[key] for key in ("prompt", "shots") if key in record}  # exactly so, for `ask`
-        record = json.loads(without_folders(json.dumps(record))) | asked | {"process": None}
-        write_json(folder / "run.json", record)
-    if (run / "report.html").exists():
-        write_page(read_run(folder), public=True)
+def _listed(folder: Path) -> str:
+    """List the files that are uploaded, with their sizes, for the console."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    each = ", ".join(f"{name} {human_bytes(size)}" for name, size in sizes.items())
+    return printable(f"Uploading {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}: {each}")

@@ -1,15 +1,18 @@
 """grpo/config/validate.py: values, batches and flags that no run can use are refused."""
 
+import functools
+import json
 import re
 
 import pytest
+import yaml
 from helpers_runs import DEMO, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 import train_grpo
 from grpo.config.configure import configure
-from grpo.config.parsing import Parser
+from grpo.config.parsing import MAPPINGS, Parser
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
 
@@ -133,7 +136,7 @@ NESTED = {
     '--model_init_kwargs {"torch_dtype":"float16"}': "use --dtype float16 instead",
     '--model_init_kwargs {"attn_implementation":"eager"}': "use --attn_implementation eager instead",
     '--model_init_kwargs {"revision":"v1"}': "use --model_revision v1 instead",
-    '--model_init_kwargs {"token":"hf_1"}': "settings are written to files; export HF_TOKEN instead",
+    '--model_init_kwargs {"token":"hf_1"}': "read it from the environment instead (HF_TOKEN, or os.environ",
 }
 
 
@@ -148,6 +151,91 @@ def test_arguments_with_a_setting_of_their_own_are_refused(flags):
 def test_a_schedule_is_tried_before_anything_is_loaded():
     with pytest.raises(UserError, match="min_lr"):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, "--lr_scheduler_type", "cosine_with_min_lr"])
+
+
+# --- Secrets
+
+SETTINGS_WITH_MAPPINGS = (
+    "reward_args", "prompt_format", "chat_template_kwargs", "generation_kwargs", "model_init_kwargs",
+    "lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "accelerator_config",
+    "fsdp_config", "deepspeed", "liger_kernel_config", "transformers_continuous_batching_config",
+)  # fmt: skip
+SECRETS = (
+    {"api_key": "sk-planted"}, {"token": "sk-planted"}, {"password": "sk-planted"}, {"client_secret": "sk-planted"},
+    {"pay": {"api_key": "sk-planted"}}, {"a": [{"b": ({"apiKey": "sk-planted"},)}]},
+    {"headers": {"Authorization": "sk-planted"}},
+    {"x-api-key": "sk-planted"}, {"HF_TOKEN": "sk-planted"}, {"db_passwd": "sk-planted"}, {"api_keys": ["sk-planted"]},
+    {"secret": "sk-planted"}, {"aws_secret_access_key": "sk-planted"},
+    {"credentials": {"user": 1, "password": "sk-planted"}},
+)  # fmt: skip
+HARMLESS = (
+    {"eos_token": "</s>"}, {"pad_token": "<pad>", "bos_token": "<s>", "unk_token": "u"}, {"max_new_tokens": 3},
+    {"sort_key": None}, {"use_auth_token": True}, {"api_key": ""}, {"seed_key": 7}, {"keys": ["name", "price"]},
+    {"key": "price"}, {"stop_tokens": ["</answer>"]}, {"tokenizer": "x"}, {"keyboard": "x"}, {"secretary": "x"},
+    {"password_length": 8, "monkey": "x"},
+)  # fmt: skip
+
+
+def test_every_setting_that_takes_a_mapping_is_looked_into():
+    assert set(SETTINGS_WITH_MAPPINGS) == MAPPINGS
+
+
+FILES = [(setting, "file") for setting in ("accelerator_config", "fsdp_config", "deepspeed")]
+FLAGS = [
+    (setting, "flag") for setting in SETTINGS_WITH_MAPPINGS if setting != "liger_kernel_config"
+]  # TRL's takes none
+SOURCES = [(setting, source) for setting in SETTINGS_WITH_MAPPINGS for source in ("recipe", "inline")] + FLAGS + FILES
+
+
+@pytest.mark.parametrize(("setting", "source"), SOURCES)
+def test_secrets_in_mappings_are_refused_before_anything_is_written(setting, source, tmp_path, capsys):
+    for number, value in enumerate(SECRETS):
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({setting: json.loads(json.dumps(value))}))
+        (tmp_path / "file.json").write_text(json.dumps(value))
+        block = dict(train_grpo.HYPERPARAMETERS)
+        flags = {
+            "flag": [f"--{setting}", json.dumps(value)],
+            "recipe": ["--config", str(tmp_path / "recipe.yaml")],
+            "inline": [],
+            "file": [f"--{setting}", str(tmp_path / "file.json")],
+        }
+        if source == "inline":
+            block[setting] = value
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(UserError, match=f"^{setting}: .*rename it if it is not a secret") as caught:
+            configure(block, [*CPU, *flags[source]])
+        assert "sk-planted" not in str(caught.value) and sorted(tmp_path.rglob("*")) == before
+        if not number and source in ("flag", "recipe"):
+            assert train_grpo.main([*CPU, *flags[source]]) == 2
+            assert "sk-planted" not in "".join(capsys.readouterr()) and sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_message_names_the_argument():
+    with pytest.raises(UserError, match=r"^reward_args: pay\.api_key: settings are written to files; read it from"):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, "--reward_args", '{"pay": {"api_key": "sk-planted"}}'])
+    with pytest.raises(UserError, match=r"^hub_token: settings are written to files; export the variable"):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, "--hub_token", "sk-planted"])
+
+
+@pytest.mark.parametrize("value", HARMLESS)
+def test_names_that_only_look_like_secrets_are_taken(value):
+    configure(train_grpo.HYPERPARAMETERS, [*CPU, "--chat_template_kwargs", json.dumps(value)])
+    configure(train_grpo.HYPERPARAMETERS | {"reward_args": {"int_reward_func": value}}, CPU)
+
+
+def paid(completions, *, api_key="", **kwargs):
+    return [0.0 for _ in completions]
+
+
+@pytest.mark.parametrize("setting", ["reward_funcs", "judge", "prepare"])
+def test_a_secret_bound_to_a_function_is_refused_unless_it_is_of_the_environment(setting, monkeypatch):
+    bound = functools.partial(paid, api_key="sk-planted")
+    block = train_grpo.HYPERPARAMETERS | {setting: [bound] if setting == "reward_funcs" else bound}
+    with pytest.raises(UserError, match=f"^{setting}: paid.api_key: settings are written to files") as caught:
+        configure(block, CPU)
+    assert "sk-planted" not in str(caught.value)
+    monkeypatch.setenv("PAID_KEY", "sk-planted")
+    configure(block, CPU)
 
 
 # --- Geometry

@@ -8,7 +8,8 @@ from helpers_report import write_run
 
 from grpo.__main__ import main as tool
 from grpo.core.jsonfiles import write_lines
-from grpo.report import contents, hub
+from grpo.report import contents
+from grpo.report import public as public_copy
 from grpo.report.contents import RunFile
 from grpo.runs import record
 
@@ -31,7 +32,7 @@ def test_a_new_file_is_drawn_moved_cut_and_published(with_files, tmp_path, capsy
     assert "Accuracy, lenient\n" in (run / "labels.csv").read_text()
     write_lines(run / "gaps.jsonl", [{"step": 4}, {"step": 6}])
     (public := tmp_path / "public").mkdir()
-    hub._copy_public(run, public)
+    public_copy.copy(run, public)
     assert (public / "labels.csv").exists() and not (public / "gaps.jsonl").exists()
     record._set_aside(run, make_checkpoint(run, 4), {"step": 24})
     assert not (run / "labels.csv").exists() and (run / "_ended-at-step-24" / "labels.csv").exists()
@@ -56,6 +57,6 @@ def test_questions_pickles_and_foreign_files_stay_here(name, public, tmp_path):
     run, copy = write_run(tmp_path / "run"), tmp_path / "public"
     (run / name).write_text("{}")
     copy.mkdir()
-    hub._copy_public(run, copy)
+    public_copy.copy(run, copy)
     assert (copy / name).exists() == public
     assert Path(copy / "report.html").exists() == (run / "report.html").exists()
