@@ -6,7 +6,6 @@ That no line of ours evaluates or unpickles is ruff's to see (S in pyproject.tom
 import contextlib
 import json
 import os
-import pickle
 import re
 import shutil
 import uuid
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers_pickles import RAN, plant
 from helpers_report import page_of, write_run
 from helpers_runs import DEMO, LEARNS
 from huggingface_hub import HfApi
@@ -33,23 +33,7 @@ from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training import console
 
-RAN = Path("the-payload-ran")
-
 # --- Pickles: code that runs when a file is unpickled
-
-
-class Payload:
-    """Unpickled without restriction, it makes the file RAN."""
-
-    def __reduce__(self):
-        return open, (str(RAN.absolute()), "w")
-
-
-def plant(path, raw=False):
-    if raw:  # as torch saved before 1.6
-        Path(path).write_bytes(pickle.dumps(Payload()))
-    else:
-        torch.save({"state": Payload()}, path)
 
 
 @pytest.fixture
@@ -70,6 +54,7 @@ def one_error(capfd):
 
 
 EVALUATE = {"eval_only": "true", "eval_samples": "2"}
+RESUME = {**LEARNS, "resume_from_checkpoint": "auto", "max_steps": "3", "save_steps": "1", "stop_on_alarm": "true"}
 PICKLES = ("pytorch_model.bin", "training_args.bin", "adapter_model.bin", "optimizer.pt", "rng_state.pth")
 
 
@@ -86,16 +71,52 @@ def test_weights_that_hold_code_are_refused_and_other_pickles_not_opened(copy_mo
         assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
-@pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", True), ("scheduler.pt", True), ("rng_state.pth", False)])
+@pytest.mark.parametrize(
+    ("name", "raw"), [("optimizer.pt", True), ("scheduler.pt", True), ("scaler.pt", True), ("rng_state.pth", False)]
+)
 def test_a_checkpoint_runs_no_code_at_a_resume(name, raw, tiny_run, learned, capfd):
     run = learned.copy()
     shutil.rmtree(run / "checkpoint-2")
     plant(run / "checkpoint-1" / name, raw)
     plant(run / "checkpoint-1" / "training_args.bin", raw=True)  # is not read
-    resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
-    assert train_grpo.main(resume) == 2
+    assert train_grpo.main(tiny_run(**RESUME)) == 2
     line = one_error(capfd)
-    assert not RAN.exists() and "checkpoint-1" in line and "weights_only" not in line
+    assert not RAN.exists() and "checkpoint-1 does not load" in line and "weights_only" not in line
+
+
+SHARDED = {"DeepSpeed": "global_step2/mp_rank_00_model_states.pt", "FSDP2": "optimizer_0/.metadata"}
+
+
+def plant_sharded(kind, checkpoint):
+    """What the library would run, whichever launcher is used (tests/policy/test_sharding.py: that it would)."""
+    file = checkpoint / SHARDED[kind]
+    file.parent.mkdir(parents=True)
+    plant(file, raw=kind == "FSDP2")
+    (checkpoint / "latest").write_text("global_step2")
+
+
+@pytest.mark.parametrize("kind", SHARDED)
+def test_a_sharded_checkpoint_runs_no_code_at_a_resume(kind, tiny_run, learned, capfd):
+    """Nor does `auto` take the one before it instead."""
+    run = learned.copy()
+    plant_sharded(kind, run / "checkpoint-2")
+    assert train_grpo.main(tiny_run(**RESUME)) == 2
+    line = one_error(capfd)
+    assert not RAN.exists() and f"{SHARDED[kind]} names io.open" in line and "none of it was run" in line
+    assert "--model_name_or_path run/checkpoint-2" in line
+    assert json.loads((run / "run.json").read_text())["step"] == 2
+
+
+def test_a_best_checkpoint_that_holds_code_is_refused_before_training(tiny_run, learned, capfd):
+    run = learned.copy()
+    best = Path(shutil.copytree(run / "checkpoint-1", "theirs/checkpoint-7"))
+    plant_sharded("DeepSpeed", best)
+    state = json.loads((run / "checkpoint-2/trainer_state.json").read_text())
+    state["best_model_checkpoint"] = str(best)  # whatever `best_global_step` says
+    (run / "checkpoint-2/trainer_state.json").write_text(json.dumps(state))
+    keep = {"load_best_model_at_end": "true", "metric_for_best_model": "accuracy_lenient", "eval_every": "1"}
+    assert train_grpo.main(tiny_run(**RESUME, **keep)) == 2
+    assert str(best) in one_error(capfd) and not RAN.exists()
 
 
 def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):

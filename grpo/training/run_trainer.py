@@ -19,6 +19,7 @@ one changes:
     _load_best_model               training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
     _finalize_training             training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
     _load_rng_state                training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
+    _load_scaler                   test_security.py::test_a_checkpoint_runs_no_code_at_a_resume
     _maybe_log_save_evaluate       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
     _tr_loss                       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
 """
@@ -54,7 +55,7 @@ from grpo.report import card, hub, trackers
 from grpo.results.measures import LENIENT
 from grpo.rewarding.guard import RewardGuard, keep_random_states, random_states_kept
 from grpo.rewarding.rollout import Fault, Rollout, verdicts
-from grpo.runs import checkpoints
+from grpo.runs import checkpoints, pickles
 from grpo.runs.run import Run
 from grpo.task import given
 from grpo.task.task import Task
@@ -125,6 +126,7 @@ class RunTrainer(LeanGRPOTrainer):
             if isinstance(resume_from_checkpoint, str):
                 with self._during(READING):  # first, since a broken file fails amid transformers' `train`
                     TrainerState.load_from_json(f"{resume_from_checkpoint}/{checkpoints.STATE}")
+                    pickles.check(Path(resume_from_checkpoint))
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # Phases
@@ -155,6 +157,10 @@ class RunTrainer(LeanGRPOTrainer):
     def _load_rng_state(self, *args: Any) -> None:
         with self._during(READING):
             super()._load_rng_state(*args)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with self._during(READING) if checkpoint else contextlib.nullcontext():
+            super()._load_scaler(checkpoint)
 
     # What is logged
 
@@ -407,6 +413,9 @@ class RunTrainer(LeanGRPOTrainer):
             elif earlier is None or not checkpoints.is_sealed(Path(earlier)):
                 say(f"note: checkpoint-{best}, the best so far, is gone; the best of the following ones counts")
                 self.state.best_metric = self.state.best_global_step = self.state.best_model_checkpoint = None
+        if resumed is not None and self._keeps_the_best and (kept := self.state.best_model_checkpoint):
+            with self._during(READING):  # now, and not once training is over
+                pickles.check(Path(kept))
         return counts
 
     def _load_best_model(self) -> None:
