@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,32 @@ def by_first_process(work: Callable[[], Any], window: contextlib.AbstractContext
     if given_up:
         raise GivenUp
     return result
+
+
+def by_all_processes(
+    work: Callable[[Sequence[int]], Mapping[int, Any]],
+    count: int,
+    window: contextlib.AbstractContextManager[Any] | None = None,
+) -> dict[int, Any]:
+    """Return the results of `work` on 0, …, count - 1, which the processes share. All raise GivenUp if one does.
+
+    Args:
+        work: returns the results of a share, or of its beginning, by their numbers.
+        window: entered for the work, such as one in which a signal raises GivenUp.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state, done, given_up = PartialState(), {}, False
+    try:
+        with window or contextlib.nullcontext():
+            done = dict(work(range(state.process_index, count, state.num_processes)))
+    except GivenUp:
+        given_up = True
+    shares = gather_object([(done, given_up)])
+    if any(given_up for _, given_up in shares):
+        raise GivenUp
+    return {number: result for done, _ in shares for number, result in done.items()}
 
 
 def is_process_lost(error: BaseException) -> bool:
