@@ -133,9 +133,9 @@ def graded(
 def judgements(
     texts: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]], task: Task, run: Run | None = None
 ) -> tuple[list[list[bool]], str]:
-    """Return the verdict on each row's texts, and the error of the first that the user's judge raised; then no verdict.
+    """Return the verdict on each row's texts, and the first error of the user's judge; then no verdicts.
 
-    The processes share the texts, since a judge may be slow, or a paid model: each is judged once, from random states
+    The processes share the texts, since a judge may be slow, or a paid model. Each is judged once, from random states
     of its own, so that verdicts do not depend on the number of processes.
     """
     pairs = {key_of(text, row): (text, row) for of_row, row in zip(texts, rows, strict=True) for text in of_row}
