@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
-from helpers_commands import command
+from helpers_commands import command, start
 from helpers_programs import PROGRAMS, run_on_two
+from helpers_report import page_of
 from helpers_resume import EPOCHS, assert_same, state_of
 from helpers_runs import LEARNS, ROOT
 
@@ -32,8 +34,8 @@ def test_a_run_killed_thrice_ends_bit_by_bit_as_any(tiny_run):
 
 # What ends the second process, amid the second epoch or where it saves; the line that says so; the last checkpoint
 FAILURES = [
-    (signal.SIGKILL, 3, "error: another process of this run has ended", 3),
-    (signal.SIGXFSZ, 4, "error: [process 1] output_dir: the disk of 'run' is full", 4),
+    (signal.SIGKILL, 3, "another process of this run has ended", 3),
+    (signal.SIGXFSZ, 4, "[process 1] output_dir: the disk of 'run' is full", 4),
 ]
 
 
@@ -45,11 +47,50 @@ def test_two_processes_of_which_one_fails_end_bit_by_bit_as_any(tiny_run):
     for number, moment, line, last in FAILURES:
         done = command(PROGRAMS / "ended.py", [int(number), moment, ROOT / "train_grpo.py", *flags], processes=2)
         assert done.returncode == 1 and "[rank" not in done.stderr  # torch's mark of a traceback
-        (named,) = [one for one in done.stderr.splitlines() if one.startswith(line)]
-        assert "To resume: torchrun --nproc_per_node=2" in named
-        assert json.loads(Path("run/run.json").read_text())["status"].startswith("failed: another process")
+        (named,) = [one for one in done.stderr.splitlines() if one.startswith("error:")]
+        assert named.startswith(f"error: {line}") and "To resume: torchrun --nproc_per_node=2" in named
+        assert json.loads(Path("run/run.json").read_text())["status"].startswith(f"failed: {line}")
+        assert f"failed: {line}" in page_of(Path("run")).text
+        assert "then saving" not in done.stderr.replace("then saving, unless another process has ended", "")
         newest = Path(f"run/checkpoint-{last}")
         assert checkpoints.list_all(Path("run"))[0] == newest and (newest / "rng_state_1.pth").exists()
         flags = [*flags, "--resume_from_checkpoint", "auto"]
     run_on_two(ROOT / "train_grpo.py", *flags)
     assert_same(state_of(Path("run")), state_of(Path("whole")))
+
+
+STOPPED = "by the launcher's SIGTERM: you stopped the run, or another process has ended"
+# What the two processes do (programs/ending.py), whether torchrun then gets SIGTERM, their one line, and the record
+ENDINGS = {
+    "one is killed while loading": ("loading sleep killed", False, f"Interrupted {STOPPED}", f"interrupted {STOPPED}"),
+    "the first is killed": ("loading killed sleep", False, f"Interrupted {STOPPED}", "running"),
+    "the first waits amid a signal": ("loading wait sleep", True, f"Interrupted {STOPPED}", f"interrupted {STOPPED}"),
+    "one fails while training": (
+        "training wait full",
+        False,
+        "error: [process 1] out of mem",
+        "failed: [process 1] out",
+    ),
+    "one waits too long": (
+        "loading sleep wait_little",
+        False,
+        "error: [process 1] waited 4 sec",
+        "failed: [process 1] w",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ENDINGS)
+def test_two_processes_say_once_why_they_end(tmp_path, case):
+    words, signalled, line, recorded = ENDINGS[case]
+    started = start(PROGRAMS / "ending.py", words.split(), processes=2)
+    while signalled and started.poll() is None:
+        time.sleep(1)
+        if Path("ready").exists():
+            started.terminate()
+            break
+    _, err = started.communicate(timeout=200)
+    said = [one for one in err.splitlines() if one.startswith(("error:", "Interrupted", "SIGTERM:"))]
+    assert len(said) == 1 and said[0].startswith(line) and "[rank" not in err and started.returncode == 1, err
+    assert json.loads(Path("run/run.json").read_text())["status"].startswith(recorded)

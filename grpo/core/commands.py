@@ -9,6 +9,8 @@ from typing import Any
 
 from grpo.core import INSTALLED, PACKAGE, ROOT
 
+FORWARDED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # torchrun's default
+
 
 def program(script: str) -> str:
     """Return the script's name for a command to copy: as it was started, or its path."""
@@ -42,7 +44,9 @@ def launcher() -> str:
         return "python"
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
         return "torchrun [its options as before]"
-    return f"torchrun --nproc_per_node={processes}"
+    signals = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED)
+    option = "" if signals == FORWARDED else f" --signals-to-handle={shlex.quote(signals)}"
+    return f"torchrun --nproc_per_node={processes}{option}"
 
 
 def line(launcher: str | None, program: str, argv: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ import itertools
 import os
 import sys
 import sysconfig
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,21 +15,24 @@ from typing import Any, NoReturn
 
 from grpo.core import INSTALLED, PACKAGE, ROOT, commands
 from grpo.core.out_of_memory import is_out_of_memory
-from grpo.core.processes import LOST, end_process_group, is_first_process, is_process_lost
+from grpo.core.processes import end_process_group, explain_lost, is_first_process, is_to_print
 from grpo.core.text import printable, shorten
 
 # Exit statuses. Others: 128 + n after signal n, 1 for a bug
 MISTAKE, STOPPED = 2, 3
-HEAD_START = 10  # seconds before other processes print: torchrun kills all once one exits, and the first should print
 
 
 class UserError(Exception):
     """A user's mistake: one readable line that names the value and the fix (exit status 2).
 
     Control characters in quoted text are escaped, so that it cannot change the terminal.
+
+    Attributes:
+        process: the number of the process that has failed; None: this one.
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, process: int | None = None) -> None:
+        self.process = process
         lines = " ".join(line.strip() for line in message.splitlines())  # libraries' reasons have many lines
         super().__init__(printable(lines))
 
@@ -43,7 +45,7 @@ USERS_ERRORS = (Exception, SystemExit)  # whatever the user's own function raise
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal outside of training: the run ends at once."""
+    """A signal outside of training: the run ends at once. Its text follows `Interrupted`, such as ` by SIGTERM`."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -71,7 +73,9 @@ def run_main(run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt as error:
-        print(f"Interrupted{error}", file=sys.stderr, flush=True)
+        line = f"Interrupted{error}"
+        if is_to_print(line) if str(error) else is_first_process():
+            print(line, file=sys.stderr, flush=True)
         if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: other processes may wait for this one forever
             os._exit(143)
         return getattr(error, "status", 130)
@@ -83,9 +87,9 @@ def run_main(run: Callable[[], int]) -> int:
             raise
         return _end_in(f"{error.name} is not installed; activate the virtual environment, or {_install(error)}")
     except UserError as error:
-        return _end_in(str(error))
+        return _end_in(str(error), error.process)
     except Exception as error:
-        if line := LOST if is_process_lost(error) else users_mistake(error):
+        if line := explain_lost(error) or users_mistake(error):
             return _end_in(str(UserError(line)))
         raise
 
@@ -99,11 +103,12 @@ def _install(missing: ModuleNotFoundError) -> str:
     return 'pip install "lean-grpo[script]"' if INSTALLED else f"pip install -r {commands.file('requirements.txt')}"
 
 
-def _end_in(line: str) -> int:
-    if not is_first_process():
-        time.sleep(HEAD_START)
-    process = "" if is_first_process() else f" [process {os.environ['RANK']}]"
-    print(f"error:{process} {line}", file=sys.stderr, flush=True)
+def _end_in(line: str, process: int | None = None) -> int:
+    if process is None and not is_first_process():
+        process = int(os.environ["RANK"])
+    if is_to_print(line):
+        number = f" [process {process}]" if process else ""
+        print(f"error:{number} {line}", file=sys.stderr, flush=True)
     return MISTAKE
 
 

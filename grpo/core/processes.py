@@ -1,17 +1,24 @@
-"""Coordinate the processes of one run: which one prints and writes, and the end of the process group."""
+"""Coordinate the processes of one run: which one prints and writes, how they end, and the end of the group."""
 
 import contextlib
 import gc
+import json
 import os
 import re
+import socket
 import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 LOCK = "run.lock"  # of a run's directory
 LOST = "another process of this run has ended; its own lines or the launcher's say why"
+TOO_LATE = r"Timed out waiting (\d+)ms|ran for (\d+) milliseconds before timing out|wait timeout after (\d+)ms"
+HEAD_START = 5  # seconds before another process prints a line that the first may have, too
+REACH = 3  # seconds for reaching the launcher's store
 
 
 class GivenUp(KeyboardInterrupt):
@@ -97,9 +104,103 @@ def by_first_process(work: Callable[[], Any], window: contextlib.AbstractContext
     return result
 
 
-def is_process_lost(error: BaseException) -> bool:
-    """True if an exception of gloo or NCCL reports that another process of the run has ended."""
-    return re.search("gloo/transport|ncclRemoteError", str(error)) is not None
+def by_all_processes(
+    work: Callable[[Sequence[int]], Mapping[int, Any]],
+    count: int,
+    window: contextlib.AbstractContextManager[Any] | None = None,
+) -> dict[int, Any]:
+    """Return the results of `work` on 0, …, count - 1, which the processes share. All raise GivenUp if one does.
+
+    Args:
+        work: returns the results of a share, or of its beginning, by their numbers.
+        window: entered for the work, such as one in which a signal raises GivenUp.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state, done, given_up = PartialState(), {}, False
+    try:
+        with window or contextlib.nullcontext():
+            done = dict(work(range(state.process_index, count, state.num_processes)))
+    except GivenUp:
+        given_up = True
+    shares = gather_object([(done, given_up)])
+    if any(given_up for _, given_up in shares):
+        raise GivenUp
+    return {number: result for done, _ in shares for number, result in done.items()}
+
+
+# --- How processes end --------------------------------------------------------------------------------------------
+
+
+def explain_lost(error: BaseException) -> str:
+    """Explain an exception of gloo, NCCL or their store about another process, which has ended or is late; else ""."""
+    if late := re.search(TOO_LATE, str(error)):
+        seconds = int(next(filter(None, late.groups()))) / 1000
+        waited = f"{seconds / 60:.0f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
+        return (
+            f"waited {waited} for another process, whose judge or reward may be slow; raise --ddp_timeout (seconds; "
+            "processes without a GPU always wait 30 minutes)"
+        )
+    return LOST if re.search("gloo/transport|ncclRemoteError", str(error)) else ""
+
+
+def is_one_of_several() -> bool:
+    """True if a launcher has started this process and others. Does not need torch."""
+    return "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _store() -> Any:
+    """Return the store through which processes found each other, and which torchrun keeps; None if out of reach."""
+    if not is_one_of_several() or "torch" not in sys.modules:  # a command that was answered at once
+        return None
+    try:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        socket.create_connection((host, port), REACH).close()  # torch prints pages if it fails
+        from torch.distributed import PrefixStore, TCPStore
+
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=REACH))
+        return PrefixStore(f"grpo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    except (KeyError, ValueError, OSError, RuntimeError):
+        return None
+
+
+def leave_failure(line: str) -> None:
+    """Leave for the other processes why this one fails; they keep the first line that one leaves."""
+    with contextlib.suppress(RuntimeError):  # the store has ended
+        if store := _store():
+            store.compare_set("failure", "", json.dumps([int(os.environ["RANK"]), line]))
+
+
+def forget_failure() -> None:
+    """Clear what an earlier run of this command has left."""
+    with contextlib.suppress(RuntimeError):
+        if is_first_process() and (store := _store()):
+            store.delete_key("failure")
+
+
+def failure_left() -> tuple[int, str] | None:
+    """Return which process has failed, and why, if it could leave that before it ended (a killed one cannot)."""
+    with contextlib.suppress(RuntimeError):
+        if (store := _store()) and store.check(["failure"]):
+            process, line = json.loads(store.get("failure"))
+            return process, line
+    return None
+
+
+def is_to_print(line: str) -> bool:
+    """True in one of the processes that end with this line: the first, or another if it has not printed it soon."""
+    if not is_one_of_several():
+        return True
+    first, until, store = is_first_process(), time.monotonic() + HEAD_START, _store()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # impatient
+            while not first and time.monotonic() < until and not (store and store.check([line])):
+                time.sleep(0.1)
+        own = os.environ["RANK"]
+        return store is None or store.compare_set(line, "", own).decode() == own
+    except RuntimeError:
+        return True
 
 
 def end_process_group() -> None:

@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from exact_answers import is_right
 from grpo.core import jsonfiles
-from grpo.core.processes import by_first_process, say
+from grpo.core.processes import by_all_processes, by_first_process, say
 from grpo.policy.answering import Policy
 from grpo.results.answer import Answer, file_of
 from grpo.results.summary import summarize
@@ -22,7 +22,7 @@ from grpo.rewarding import guard, registry
 from grpo.rewarding.registry import Rewards
 from grpo.rewarding.rollout import Fault, Rollout, Values, verdicts
 from grpo.runs.run import Run
-from grpo.task.task import Task
+from grpo.task.task import Task, key_of
 
 
 @dataclass
@@ -95,7 +95,10 @@ class HeldOut:
         return Evaluation({**summarize(answers), **notes, "seconds": round(time.perf_counter() - start, 2)}, answers)
 
     def _scores(self, rollout: Rollout, run: Run | None) -> dict[str, Values]:
-        """Score completions with the rewards that apply to them, in the first process only: rewards may be slow."""
+        """Score completions with the rewards that apply to them, in the first process only.
+
+        Unlike the judge, a reward sees all completions at once, and may compare them.
+        """
         rewards = self.rewards
         if any(row["answer"] is None for row in rollout.rows):
             rewards = {name: one for name, one in rewards.items() if not registry.needs_answer(one, self.task)}
@@ -113,23 +116,8 @@ def graded(
 
     Also return the error of the user's judge, if it raised; then no answer has a verdict. Otherwise "".
     """
-
-    def judge() -> tuple[list[list[Any]], str]:
-        if not all(map(task.can_judge, rows)):
-            return [], ""
-        judged: list[list[Any]] = []
-        with guard.without_effects():
-            for answer, row in zip(answers, rows, strict=True):
-                texts = [answer.completion, *(answer.samples or [])]
-                rollout = Rollout.of_texts([row] * len(texts), texts, task.prompt.chat)
-                judged.append([])
-                for verdict in verdicts(task, rollout):
-                    if isinstance(verdict, Fault):
-                        return [], f"judge {verdict}"
-                    judged[-1].append(verdict)
-        return judged, ""
-
-    judged, failure = by_first_process(judge, run.at_once() if run else None)  # a judge may be slow, or a paid model
+    texts = [[answer.completion, *(answer.samples or [])] for answer in answers]
+    judged, failure = judgements(texts, rows, task, run) if all(map(task.can_judge, rows)) else ([], "")
     known: list[Answer] = []
     for index, (answer, row) in enumerate(zip(answers, rows, strict=True)):
         right, *samples = judged[index] if judged else [None]
@@ -140,6 +128,38 @@ def graded(
             grade |= {"samples_right": samples, "majority_right": majority_right, "any_right": any(samples)}
         known.append(replace(answer, **grade))
     return known, failure
+
+
+def judgements(
+    texts: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]], task: Task, run: Run | None = None
+) -> tuple[list[list[bool]], str]:
+    """Return the verdict on each row's texts, and the first error of the user's judge; then no verdicts.
+
+    The processes share the texts, since a judge may be slow, or a paid model. Each is judged once, from random states
+    of its own, so that verdicts do not depend on the number of processes.
+    """
+    pairs = {key_of(text, row): (text, row) for of_row, row in zip(texts, rows, strict=True) for text in of_row}
+    asked = list(pairs.values())
+
+    def judge(share: Sequence[int]) -> dict[int, bool | Fault | None]:
+        found: dict[int, bool | Fault | None] = {}
+        with guard.without_effects():
+            for number in share:
+                text, row = asked[number]
+                with guard.random_states_kept(f"judge {number}"):
+                    (found[number],) = verdicts(task, Rollout.of_texts([row], [text], task.prompt.chat))
+                if isinstance(found[number], Fault):
+                    break
+        return found
+
+    found = by_all_processes(judge, len(asked), run.at_once() if run else None)
+    for number in sorted(found):
+        verdict = found[number]
+        if isinstance(verdict, Fault):
+            return [], f"judge {verdict}"
+        task.remember(*asked[number], verdict)
+    judged = {key: found[number] for number, key in enumerate(pairs)}
+    return [[judged[key_of(text, row)] for text in of_row] for of_row, row in zip(texts, rows, strict=True)], ""
 
 
 def majority(answers: Sequence[str]) -> int | None:

@@ -27,7 +27,18 @@ from grpo.core.functions import innermost
 from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.phases import LOADING, READING, Phase
-from grpo.core.processes import LOST, GivenUp, is_first_process, is_process_lost, largest, say
+from grpo.core.processes import (
+    LOST,
+    GivenUp,
+    explain_lost,
+    failure_left,
+    forget_failure,
+    is_first_process,
+    is_one_of_several,
+    largest,
+    leave_failure,
+    say,
+)
 from grpo.core.settings import LENGTH, Config, about, given_by
 from grpo.core.text import human_bytes
 from grpo.report import contents, report
@@ -40,6 +51,10 @@ from grpo.task.task import Task
 
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+
+# torchrun also sends SIGTERM to the other processes once one has ended
+BY_LAUNCHER = " by the launcher's SIGTERM: you stopped the run, or another process has ended; its own lines or the"
+BY_LAUNCHER += " launcher's say which"
 
 
 class Run:
@@ -77,7 +92,7 @@ class Run:
         self.training = False
         self.signal = 0
         self.phase, self._at_once = LOADING, False
-        self._trained = self._recorded = False
+        self._trained = self._recorded = self._ended = False
         self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
 
@@ -122,6 +137,7 @@ class Run:
                 output = stack.enter_context(directory.locked(output, self.args.resume_from_checkpoint, default_dir))
             except UserError as error:
                 refusal = str(error)
+            forget_failure()
             # chosen by the first process, which locks for all
             output, refusal = broadcast_object_list([output, refusal])
             if refusal:
@@ -157,8 +173,9 @@ class Run:
         """Record how the run ended, write the report, and print the next steps."""
         if self.stopped:
             status = self.ending
+        self._note(status)
+        self._ended = True
         if is_first_process():
-            self._note(status)
             written = self.output / "report.html"
             try:
                 contents.draw(self.output)
@@ -233,15 +250,18 @@ class Run:
         self._signalled = True
         for number, handler in self._taken.items() if not launched else ():
             signal.signal(number, handler or signal.SIG_DFL)  # a second signal has its usual effect
+        of_launcher = launched and is_one_of_several() and signum == signal.SIGTERM
         if not self.training:
-            raise Interrupted(signal_name(signum), 128 + signum)
+            raise Interrupted(BY_LAUNCHER if of_launcher else f" by {signal_name(signum)}", 128 + signum)
         self.signal = signum
-        if is_first_process():  # print() may already be in the middle of a line
+        # where a process has failed, nothing will be saved
+        if is_first_process() and not (of_launcher and failure_left()):
             repeated = self.phase.repeated
             reaction = f"giving up {repeated}" if repeated else "finishing this rollout's steps"
             text = f"\n{signal_name(signum)}: {reaction}, then saving"
+            text += ", unless another process has ended" if of_launcher else ""
             text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
-            os.write(2, f"{text}\n".encode())
+            os.write(2, f"{text}\n".encode())  # print() may already be in the middle of a line
         if self._at_once:
             raise GivenUp
 
@@ -273,7 +293,7 @@ class Run:
     def end_for_signal(self) -> None:
         """Raise Interrupted for a signal that came too late to end training early."""
         if self.signal and not self.stopped:
-            raise Interrupted(signal_name(self.signal), 128 + self.signal)
+            raise Interrupted(f" by {signal_name(self.signal)}", 128 + self.signal)
 
     # Errors
 
@@ -283,22 +303,43 @@ class Run:
         try:
             yield
         except KeyboardInterrupt as error:
+            self._signalled = True  # torchrun's SIGTERM may follow
             number = self.signal if isinstance(error, GivenUp) else signal.SIGINT
-            name = str(error) or signal_name(number)
-            self._break_off(f"interrupted by {name}")
-            raise Interrupted(f" by {name}. {self.how_to_resume()}", getattr(error, "status", 128 + number)) from None
+            by = str(error) or f" by {signal_name(number)}"
+            if by == BY_LAUNCHER and (failed := failure_left()):
+                raise self._of_another(*failed) from None
+            self._break_off(f"interrupted{by}")
+            what_next = self.how_to_resume()
+            if self._ended and not self.stopped:
+                report_again = commands.tool("report", str(self.output))
+                what_next = f"The run had ended, and its results are saved. To draw its report: {report_again}"
+            raise Interrupted(f"{by}. {what_next}", getattr(error, "status", 128 + number)) from None
         except Exception as error:
+            self._signalled = True
             line = str(error) if isinstance(error, UserError) else self._explanation(error)
+            if line == LOST and (failed := failure_left()):
+                raise self._of_another(*failed) from error
+            if line != LOST:
+                leave_failure(line or reason_of(error))
             self._break_off(f"failed: {line or reason_of(error)}")
             if not line:
                 raise
-            raise UserError(f"{line}. {self.how_to_resume()}" if self.training else line) from error
+            raise self._failure(line) from error
+
+    def _of_another(self, process: int, line: str) -> UserError:
+        """Record that another process has failed, and return its error."""
+        self._break_off(f"failed: [process {process}] {line}")
+        return self._failure(line, process)
+
+    def _failure(self, line: str, process: int | None = None) -> UserError:
+        return UserError(f"{line}. {self.how_to_resume()}" if self.training else line, process)
 
     def _break_off(self, status: str) -> None:
         if self.training and sys.stderr.isatty():
             print(file=sys.stderr)  # end the progress bar's line
         with contextlib.suppress(OSError, ValueError):  # the disk may be full
-            self._note(status)
+            if not self._ended:  # then only its report and its card are missing
+                self._note(status)
         if self._trained and is_first_process():
             report.refresh(self.output)  # the page shows it, and stops reloading itself
 
@@ -311,8 +352,8 @@ class Run:
             free = human_bytes(shutil.disk_usage(self.output).free)
             full_disk = f"the disk of {str(self.output)!r} is full ({free} free)"
             return f"output_dir: {full_disk}; free some space, or lower save_total_limit"
-        if any(map(is_process_lost, origins(error))):
-            return LOST
+        if lost := next(filter(None, map(explain_lost, origins(error))), ""):
+            return lost
         if self.phase is READING:
             remedy = "delete it, and --resume_from_checkpoint auto takes the one before it"
             return f"resume_from_checkpoint: {self.checkpoint} does not load ({reason_of(error)}); {remedy}"

@@ -88,8 +88,7 @@ class Task:
         if self.judge is None:
             judged = self._by_lenient_rule(text, row)
             return judged is not None and judged.right
-        key = text, json.dumps(row, sort_keys=True, default=repr)
-        if key not in self._verdicts:
+        if (key := key_of(text, row)) not in self._verdicts:
             try:
                 self._verdicts[key] = self._by_judge(self.judge, text, row)
             except USERS_ERRORS as error:
@@ -100,6 +99,11 @@ class Task:
         if isinstance(known, BaseException):
             raise known
         return known
+
+    def remember(self, text: str, row: Mapping[str, Any], verdict: bool) -> None:
+        """Keep the verdict of the user's judge that another process has asked for."""
+        if self.judge:
+            self._verdicts[key_of(text, row)] = verdict
 
     def _by_judge(self, judge: Judge, text: str, row: Mapping[str, Any]) -> bool:
         verdict = judge(text, dict(row))  # which it may change
@@ -141,3 +145,8 @@ class Task:
     def forget(self) -> None:
         """Clear the verdicts that are kept, after a rollout or an evaluation."""
         self._verdicts.clear()
+
+
+def key_of(text: str, row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a key that is the same for the same completion of the same row."""
+    return text, json.dumps(row, sort_keys=True, default=repr)

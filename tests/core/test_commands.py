@@ -22,6 +22,14 @@ LAUNCHED = {"TORCHELASTIC_RUN_ID": "none"}
     [
         ({}, "python"),
         ({"LOCAL_WORLD_SIZE": "2", **LAUNCHED}, "torchrun --nproc_per_node=2"),
+        (
+            {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT", **LAUNCHED},
+            "torchrun --nproc_per_node=2",
+        ),
+        (
+            {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGUSR1", **LAUNCHED},
+            "torchrun --nproc_per_node=2 --signals-to-handle=SIGTERM,SIGUSR1",
+        ),
         ({"LOCAL_WORLD_SIZE": "1"}, "python"),  # vLLM sets it, too
         ({"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", **LAUNCHED}, "torchrun [its options as before]"),
         # without its options, a sharded checkpoint would be read as if it were whole

@@ -6,10 +6,13 @@ import functools
 import json
 import math
 import random
+from pathlib import Path
 
+import judged_in_shares
 import numpy as np
 import pytest
 import torch
+from helpers_programs import run_on_two
 from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
@@ -145,6 +148,36 @@ def test_the_lenient_rule_is_asked_once_a_completion(demo, questions, monkeypatc
     answers = measure(*demo, four, task, rewards=rewards, samples=2).answers
     texts = [(text, one.answer, "xml") for one in answers for text in (one.completion, *one.samples)]
     assert asked == list(dict.fromkeys(texts)) and all(one.why for one in answers)
+
+
+def test_what_a_judge_draws_depends_on_nothing_before_it(demo, questions):
+    """So that it does not depend on the number of processes that share the answers."""
+
+    def draws(text, row):
+        return random.random() + np.random.rand() + torch.rand(1).item() > 1.5
+
+    four, found = questions.select(range(4)), []
+    for seed in (1, 2):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        found.append(measure(*demo, four, judged_by(draws), samples=5).answers)
+    verdicts = [verdict for one in found[0] for verdict in (one.lenient, *one.samples_right)]
+    assert found[0] == found[1] and len(set(verdicts)) == 2
+
+
+@pytest.mark.slow
+def test_two_processes_judge_as_one_each_its_share():
+    """The same verdicts and error, each completion judged once by one of them, and both give up if one does."""
+    alone = judged_in_shares.results()
+    run_on_two(judged_in_shares.__file__)
+    first, second = (json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1))
+    for case in ("right", "failing"):
+        assert [first[case][0], first[case][2]] == [second[case][0], second[case][2]] == alone[case][::2]
+    asked = sorted(first["right"][1] + second["right"][1])
+    assert asked == sorted(alone["right"][1]) and len(asked) == 6 * 4
+    assert abs(len(first["right"][1]) - len(second["right"][1])) <= 1
+    assert "cannot read 3 + 1?" in alone["failing"][0]["summary"]["judge_error"]
+    assert alone["given up"] and first["given up"] and second["given up"]
 
 
 # --- Rewards

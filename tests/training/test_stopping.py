@@ -14,9 +14,11 @@ from helpers_runs import LEARNS, run_in
 
 import train_grpo
 from grpo.core import phases
-from grpo.core.processes import GivenUp, by_first_process
+from grpo.core.errors import Interrupted, UserError
+from grpo.core.processes import GivenUp, by_all_processes, by_first_process
 from grpo.evaluation.evaluate import HeldOut
 from grpo.runs import checkpoints
+from grpo.runs import run as runs
 from grpo.training import callbacks
 from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
@@ -133,6 +135,21 @@ def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch
     assert "interrupted by SIGTERM</span>" in page and "http-equiv" not in page
 
 
+def test_a_signal_while_the_report_is_drawn_names_its_command(tiny_run, monkeypatch, capfd):
+    """All results are saved by then, and a resumed run would repeat the last evaluation."""
+
+    def interrupted(directory):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    monkeypatch.setattr("grpo.report.contents.draw", interrupted)
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no", eval_samples="2")) == 130
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("Interrupted")]
+    assert line.startswith("Interrupted by Ctrl-C. The run had ended, and its results are saved. To draw its report: ")
+    assert line.endswith(" report run") and status() == "finished"
+    assert Path("run/comparison.json").exists() and Path("run/model.safetensors").exists()
+
+
 # --- At a rollout's end
 
 
@@ -215,6 +232,79 @@ def test_a_signal_says_whether_it_gives_up_the_runs_phase(tmp_path, capfd, phase
     assert capfd.readouterr().err == f"\nSIGTERM: {reaction}, then saving\n"
 
 
+@pytest.fixture
+def under_torchrun(tmp_path, monkeypatch):
+    """A function: a run that has a record, in the first of two processes, of which another has failed in this way."""
+
+    def begin(*failed, training=False):
+        run = stopping(tmp_path)[0]
+        (tmp_path / "run.json").write_text('{"status": "running", "sessions": [{}]}')
+        run._recorded, run.training = True, training
+        for name, value in {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "none"}.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(runs, "failure_left", lambda: failed or None)
+        return run
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("number", "failed", "said"),
+    [
+        (
+            signal.SIGTERM,
+            (),
+            "\nSIGTERM: giving up this rollout, then saving, unless another process has ended; torch",
+        ),
+        (signal.SIGTERM, (1, "out of memory"), ""),
+        (signal.SIGINT, (1, "out of memory"), "\nCtrl-C: giving up this rollout, then saving; torchrun"),  # yours
+    ],
+)
+def test_no_checkpoint_is_promised_where_another_process_has_ended(under_torchrun, capfd, number, failed, said):
+    run = under_torchrun(*failed, training=True)
+    with run.during(phases.SAMPLING):
+        run._take(number, None)
+    err = capfd.readouterr().err
+    assert err.startswith(said) and bool(err) == bool(said) and run.signal == number
+
+
+OF_LAUNCHER = "by the launcher's SIGTERM: you stopped the run, or another process has ended"
+CLOSED = "[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    ("number", "failed", "said", "recorded"),
+    [
+        (signal.SIGTERM, (), f" {OF_LAUNCHER}", f"interrupted {OF_LAUNCHER}"),
+        (signal.SIGINT, (), " by Ctrl-C. There", "interrupted by Ctrl-C"),
+        (signal.SIGTERM, (1, "out of memory"), "out of memory", "failed: [process 1] out of memory"),
+    ],
+)
+def test_torchruns_sigterm_outside_of_training_may_not_be_yours(
+    tmp_path, under_torchrun, number, failed, said, recorded
+):
+    run = under_torchrun(*failed)
+    with pytest.raises(UserError if failed else Interrupted) as ended, run._readable():
+        run._take(number, None)
+    assert str(ended.value).startswith(said) and status(tmp_path).startswith(recorded)
+    assert getattr(ended.value, "process", None) == (1 if failed else None)
+
+
+def test_why_another_process_has_failed_is_recorded(tmp_path, under_torchrun):
+    run = under_torchrun(3, "the disk is full", training=True)
+    with pytest.raises(UserError, match=r"^the disk is full. There is no checkpoint") as ended, run._readable():
+        raise RuntimeError(CLOSED)
+    assert ended.value.process == 3 and status(tmp_path) == "failed: [process 3] the disk is full"
+
+
+def test_a_signal_after_a_failure_does_not_hide_it(under_torchrun, monkeypatch):
+    """torchrun's, which comes once the other process has ended."""
+    run = under_torchrun()
+    monkeypatch.setattr(run, "_note", lambda status: run._take(signal.SIGTERM, None))
+    with pytest.raises(UserError, match="another process of this run has ended"), run._readable():
+        raise RuntimeError(CLOSED)
+
+
 # --- While work is done that a resumed run repeats
 
 REPEATS = {**LEARNS, "max_steps": "4", "eval_samples": "4", "max_samples": "30", "max_completion_length": "12"}
@@ -292,3 +382,18 @@ def test_all_processes_learn_that_the_first_gave_up(tmp_path):
     with pytest.raises(GivenUp):  # it does not begin
         by_first_process(lambda: pytest.fail("it began"), run.at_once())
     assert by_first_process(lambda: "done") == "done"
+
+
+def test_all_processes_learn_that_one_gave_up_its_share(tmp_path):
+    run, _, _ = stopping(tmp_path)
+    run.training = True
+
+    def user_code(share):
+        run._take(signal.SIGTERM, None)
+        return dict.fromkeys(share)
+
+    with pytest.raises(GivenUp):
+        by_all_processes(user_code, 3, run.at_once())
+    with pytest.raises(GivenUp):  # it does not begin
+        by_all_processes(lambda share: pytest.fail("it began"), 3, run.at_once())
+    assert by_all_processes(lambda share: {number: number**2 for number in share}, 3) == {0: 0, 1: 1, 2: 4}
