@@ -81,8 +81,8 @@ def test_two_machines_make_one_run(tiny_run):
 
 # What the second machine has instead of the first, with which a run is another one or waits forever
 TYPOS = {
-    "a setting": (["--learning_rate", "1e-2", "--save_steps", "1"], "learning_rate (0.01 instead of 0.001), save_steps"),
-    "an evaluation alone": (["--eval_only", "true", "--eval_samples", "3"], "eval_samples (3 instead of 2), the rows, "),
+    "a run": (["--learning_rate", "1e-2", "--save_steps", "1"], "learning_rate (0.01 instead of 0.001), save_steps"),
+    "an evaluation": (["--eval_only", "true", "--eval_samples", "3"], "eval_samples (3 instead of 2), the rows, the"),
 }
 
 
@@ -91,7 +91,7 @@ TYPOS = {
 def test_machines_with_other_lines_end_before_they_load(case, tiny_run):
     other, named = TYPOS[case]
     flags = tiny_run(**{**LEARNS, "per_device_train_batch_size": "8", "eval_samples": "2", "save_steps": "2"})
-    flags += other[:2] if case != "a setting" else []
+    flags += other[:2] if case == "an evaluation" else []
     machines = on_two_machines((ROOT / "train_grpo.py", flags), (ROOT / "train_grpo.py", [*flags, *other]))
     for done, shown, errors in machines:
         lines = [line for line in errors.splitlines() if line.startswith("error: ")]
