@@ -195,7 +195,7 @@ def experiment(config: Config) -> int:
     if config.script.dry_run:
         return 0
 
-    with run.open():  # its directory, lock, signals, readable errors, and how it ends
+    with run.open(data):  # its directory, lock, signals, readable errors, and how it ends
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work
         model, peft_config = load_model(config)  # AutoModelForCausalLM in bf16, and a LoraConfig if use_peft
         with one_line(kinds=(ValueError, NotImplementedError, ImportError, OSError)):  # TRL's refusals

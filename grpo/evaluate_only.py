@@ -28,7 +28,7 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
     check(Plan(run, tokenizer, task, questions, rewards))
     if config.script.dry_run:
         return 0
-    with run.open():
+    with run.open(questions):
         run.step = None
         policy = Policy.in_training(load_for_evaluation(config), tokenizer, config.training, task.prompt.prefill)
         weights, samples = weights_of(config, rewards), config.script.eval_num_samples

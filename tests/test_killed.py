@@ -10,7 +10,7 @@ import pytest
 from helpers_commands import command, start
 from helpers_programs import PROGRAMS, run_on_two
 from helpers_report import page_of
-from helpers_resume import EPOCHS, assert_same, state_of
+from helpers_resume import EPOCHS, assert_same, in_order, state_of
 from helpers_runs import LEARNS, ROOT
 
 import train_grpo
@@ -32,17 +32,27 @@ def test_a_run_killed_thrice_ends_bit_by_bit_as_any(tiny_run):
     assert not any(path.name.startswith(".") for path in Path("run").iterdir() if os.path.isdir(path))
 
 
-# What ends the second process, amid the second epoch or where it saves; the line that says so; the last checkpoint
+# Rewards that draw, in each process other numbers; a rollout of 12, whose second group both processes have a half of,
+# serves two steps, four an epoch
+CHANCE = """
+import random
+
+def chance(completions, trainer_state, **kwargs):
+    return [random.random() if trainer_state.max_steps else 0.5 for _ in completions]  # 0.5 in preflight's trial
+"""
+BY_CHANCE = {"reward_funcs": "chance.chance", "allow_custom_rewards": "true"}
+SPLIT = {"max_samples": "10", "max_completion_length": "12", "per_device_train_batch_size": "6", "num_iterations": "2"}
+# What ends the second process, amid a rollout's steps or where it saves; the line that says so; the last checkpoint
 FAILURES = [
-    (signal.SIGKILL, 3, "another process of this run has ended", 3),
-    (signal.SIGXFSZ, 4, "[process 1] output_dir: the disk of 'run' is full", 4),
+    (signal.SIGKILL, 5, "another process of this run has ended", 4),
+    (signal.SIGXFSZ, 6, "[process 1] output_dir: the disk of 'run' is full", 6),
 ]
 
 
 @pytest.mark.slow
-def test_two_processes_of_which_one_fails_end_bit_by_bit_as_any(tiny_run):
-    sizes = {"max_samples": "10", "max_completion_length": "12", "per_device_train_batch_size": "8"}
-    flags = tiny_run(**EPOCHS | sizes)
+def test_two_processes_of_which_one_fails_end_bit_by_bit_as_any(tiny_run, capfd):
+    Path("chance.py").write_text(CHANCE)
+    flags = tiny_run(**EPOCHS | SPLIT | BY_CHANCE)
     run_on_two(ROOT / "train_grpo.py", *flags, "--output_dir", "whole")
     for number, moment, line, last in FAILURES:
         done = command(PROGRAMS / "ended.py", [int(number), moment, ROOT / "train_grpo.py", *flags], processes=2)
@@ -57,6 +67,27 @@ def test_two_processes_of_which_one_fails_end_bit_by_bit_as_any(tiny_run):
         flags = [*flags, "--resume_from_checkpoint", "auto"]
     run_on_two(ROOT / "train_grpo.py", *flags)
     assert_same(state_of(Path("run")), state_of(Path("whole")))
+    assert train_grpo.main([*flags, "--per_device_train_batch_size", "12", "--max_steps", "14"]) == 2
+    assert "was written by 2 processes, and this run has 1" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_interrupted_in_an_evaluation_keep_the_best(tiny_run):
+    Path("chance.py").write_text(CHANCE)
+    best = {"load_best_model_at_end": "true", "metric_for_best_model": "reward", "eval_every": "1"}
+    sizes = {"max_steps": "3", "save_steps": "1", "eval_samples": "5", "logging_steps": "1", "learning_rate": "3e-2"}
+    sizes |= {"per_device_train_batch_size": "8", "save_total_limit": "9"}
+    flags = tiny_run(**LEARNS | BY_CHANCE | best | sizes, use_peft="true", lora_r="4")
+    run_on_two(ROOT / "train_grpo.py", *flags)
+    whole = Path("run").rename("whole")
+    argv = [int(signal.SIGTERM), "evaluating", ROOT / "train_grpo.py", *flags]
+    command(PROGRAMS / "ended.py", argv, processes=2)
+    record = json.loads(Path("run/run.json").read_text())
+    assert (record["status"], record["step"]) == ("interrupted by SIGTERM", 2)
+    run_on_two(ROOT / "train_grpo.py", *flags, "--resume_from_checkpoint", "auto")
+    assert_same(in_order(state_of(Path("run"))), in_order(state_of(whole)))
+    adapters = [(run / "adapter_model.safetensors").read_bytes() for run in (Path("run"), whole)]
+    assert adapters[0] == adapters[1]
 
 
 STOPPED = "by the launcher's SIGTERM: you stopped the run, or another process has ended"

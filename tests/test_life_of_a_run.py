@@ -19,7 +19,7 @@ from ended import sending
 from helpers_commands import command
 from helpers_programs import PATHS, PROGRAMS
 from helpers_report import Page
-from helpers_resume import assert_same, state_of
+from helpers_resume import assert_same, in_order, state_of
 from helpers_runs import LEARNS, ROOT
 from transformers import TrainerCallback
 
@@ -167,13 +167,6 @@ def page_of(path):
 def result_of(run, step):
     assert read(run / "eval_after.json")["step"] == step
     return {name: (run / name).read_bytes() for name in RESULT}
-
-
-def in_order(state):
-    """The state of a run, whose evaluation at a step may be logged before or after the step itself."""
-    for lines in (state["metrics"], state["state"]["log_history"]):
-        lines.sort(key=lambda line: (line["step"], "eval/n" in line, "train_loss" in line))
-    return state
 
 
 def sessions_of(run):

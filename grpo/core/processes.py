@@ -12,13 +12,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 LOCK = "run.lock"  # of a run's directory
 LOST = "another process of this run has ended; its own lines or the launcher's say why"
 TOO_LATE = r"Timed out waiting (\d+)ms|ran for (\d+) milliseconds before timing out|wait timeout after (\d+)ms"
 HEAD_START = 5  # seconds before another process prints a line that the first may have, too
 REACH = 3  # seconds for reaching the launcher's store
+
+UNSHARDED = "no sharding"  # as `sharding` calls plain training, of one process or by DDP
 
 
 class GivenUp(KeyboardInterrupt):
@@ -102,6 +107,39 @@ def by_first_process(work: Callable[[], Any], window: contextlib.AbstractContext
     if given_up:
         raise GivenUp
     return result
+
+
+def sharding(training: "GRPOConfig") -> str:
+    """Name how settings or a launcher shard weights and optimizer state. Checkpoints of two ways do not fit."""
+    if training.deepspeed_plugin:
+        return f"DeepSpeed ZeRO-{training.deepspeed_plugin.zero_stage}"
+    # of the settings, which override a launcher's
+    fsdp, launched = training.fsdp_plugin_args, os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+    if fsdp is None and not launched:
+        return UNSHARDED
+    by_default = os.environ.get("FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT")  # accelerate's for FSDP2
+    return f"FSDP ({(fsdp or {}).get('state_dict_type', by_default).upper()})"
+
+
+def first_difference(record: Any, compare: Callable[[Any, Any], str]) -> str:
+    """Compare the records of all processes with the first process' one. All processes must call it.
+
+    Args:
+        compare: returns in words how the second record differs from the first; "" if it does not.
+
+    Returns:
+        The first process that differs, and how; "" if none does. The same in all processes.
+    """
+    from accelerate.utils import broadcast_object_list, gather_object
+
+    (first,) = broadcast_object_list([record])
+    found = enumerate(gather_object([compare(first, record)]))
+    return next((f"process {rank} differs from the first in {words}" for rank, words in found if words), "")
+
+
+def is_process_lost(error: BaseException) -> bool:
+    """True if an exception of gloo or NCCL reports that another process of the run has ended."""
+    return re.search("gloo/transport|ncclRemoteError", str(error)) is not None
 
 
 def by_all_processes(

@@ -87,6 +87,7 @@ class Setting:
         on_cpu: the value that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
         change: the meaning of another value.
         is_seed: True if it may differ between runs of one experiment.
+        of_process: True if it may differ between the processes of one run.
         choices: the values, where TRL accepts any text and fails in the first step.
         fixed: the only value that works, and what is wrong with others: "it ...".
         needs: the setting without which a flag of this one has no effect.
@@ -99,6 +100,7 @@ class Setting:
     on_cpu: Any = UNSET
     change: Change = EXPERIMENT
     is_seed: bool = False
+    of_process: bool = False
     choices: tuple[str, ...] = ()
     fixed: tuple[Any, str] | None = None
     needs: str = ""
@@ -324,19 +326,20 @@ TRL_SETTINGS = {
     "use_liger_kernel": Setting(on_cpu=False),
     "gradient_checkpointing*": Setting(change=NOTHING),
     "activation_checkpointing*": Setting(change=NOTHING),
-    "dataloader_persistent_workers": Setting(change=NOTHING, needs="dataloader_num_workers"),
-    "dataloader_prefetch_factor": Setting(change=NOTHING, needs="dataloader_num_workers"),
-    "dataloader*": Setting(change=NOTHING),
+    "dataloader_persistent_workers": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
+    "dataloader_prefetch_factor": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
+    "dataloader*": Setting(change=NOTHING, of_process=True),
     "ddp_find_unused_parameters": Setting(default=False),
     "ddp_timeout": Setting(change=NOTHING),
+    "local_rank": Setting(change=COMMAND),
     # The run's files, logs and evaluations
     "output_dir": Setting(change=COMMAND),
     "resume_from_checkpoint": Setting(change=COMMAND),
-    "run_name": Setting(change=NOTHING),
-    "report_to": Setting(change=NOTHING),
-    "project": Setting(change=NOTHING),
-    "trackio*": Setting(change=NOTHING),
-    "disable_tqdm": Setting(change=NOTHING),
+    "run_name": Setting(change=NOTHING, of_process=True),
+    "report_to": Setting(change=NOTHING, of_process=True),
+    "project": Setting(change=NOTHING, of_process=True),
+    "trackio*": Setting(change=NOTHING, of_process=True),
+    "disable_tqdm": Setting(change=NOTHING, of_process=True),
     "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING),
     "save_total_limit": Setting(range=AT_LEAST_0, default=2, change=NOTHING),
     "save*": Setting(change=NOTHING),
@@ -345,9 +348,9 @@ TRL_SETTINGS = {
     "log_completions": Setting(default=True, change=NOTHING),
     "log*": Setting(change=NOTHING),
     "num_completions_to_print": Setting(default=2, change=NOTHING),
-    "hub*": Setting(change=NOTHING),
-    "push*": Setting(change=NOTHING),
-    "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
+    "hub*": Setting(change=NOTHING, of_process=True),
+    "push*": Setting(change=NOTHING, of_process=True),
+    "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING, of_process=True),
     "eval*": Setting(change=MEASURE),
     "enable_jit_checkpoint": Setting(
         fixed=(False, "it saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)")
@@ -382,6 +385,11 @@ def about(name: str) -> Setting:
 def changes_learning(name: str) -> bool:
     """True if another value of a setting makes a resumed run learn something else."""
     return about(name).change not in (NOTHING, COMMAND, MEASURE, DATA)
+
+
+def must_agree(name: str) -> bool:
+    """True if all processes of a run need the same value. Names of data may differ, since the rows are compared."""
+    return about(name).change not in (COMMAND, DATA) and not about(name).of_process
 
 
 def makes_another_experiment(name: str) -> bool:

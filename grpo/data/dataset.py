@@ -69,6 +69,7 @@ class Questions:
     readings: list[Reading]  # of the tables that were read
     cut_off: bool  # True if the held-out rows were cut off the training rows
     lengths: list[int]  # tokens of the prompts of `rows`, and of those dropped for their length
+    tokens: str  # a hash of the tokens of these prompts, and of the end token
     too_long: int = 0  # training rows dropped for their length
     reasoning: list[str]  # text before the answer in the first thousand gold solutions of `rows`
     reserved: list[str]  # columns dropped because TRL uses their names
@@ -125,7 +126,6 @@ class Data(Questions):
 
     train: Dataset  # columns as in `held_out`
     overlap: int  # training rows dropped for their held-out question
-    tokens: str  # a hash of the training prompts' tokens
     conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
 
     @property
@@ -158,7 +158,7 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
         held_out=held_out.remove_columns(REASONING),
         cut_off=evaluation is None,
         overlap=overlap,
-        tokens=hashlib.sha256(f"{tokens} {tokenizer.eos_token_id}".encode()).hexdigest(),
+        tokens=tokens,
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
@@ -184,10 +184,12 @@ def load_questions(
             training = take_split(splits, script.dataset_split, limit=script.max_samples)
     made, found = _make_tables(config, task, {"training": training, "evaluation": evaluation}, needs_gold)
     _, held_out = _hold_out(made, script.eval_samples)
+    lengths, tokens = _measured(config, tokenizer, len(held_out), held_out)
     return Questions(
         held_out=held_out.remove_columns(REASONING),
         cut_off=evaluation is None,
-        lengths=_measured(config, tokenizer, len(held_out), held_out)[0],
+        lengths=lengths,
+        tokens=tokens,
         reasoning=held_out[REASONING][:1000],
         placeholders=placeholders(held_out),
         **found,
@@ -239,10 +241,11 @@ def _hold_out(made: Mapping[str, Dataset], count: int | None) -> tuple[Dataset, 
 def _measured(
     config: Config, tokenizer: PreTrainedTokenizerBase, count: int, *tables: Dataset
 ) -> tuple[list[int], str]:
-    """Return the lengths of the first `count` prompts of these tables, and a hash of their tokens."""
+    """Measure the first `count` prompts of these tables: their lengths, and a hash of them and of the end token."""
     with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
         asked = itertools.chain.from_iterable(rows["prompt"] for rows in tables)
-        return lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), count)
+        lengths, tokens = lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), count)
+    return lengths, hashlib.sha256(f"{tokens} {tokenizer.eos_token_id}".encode()).hexdigest()
 
 
 def placeholders(*tables: Dataset) -> list[str]:

@@ -7,17 +7,24 @@ written once the disk holds all others. A checkpoint without a seal does not cou
 
 import contextlib
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
 from grpo.core.directories import is_checkpoint, step_of
 from grpo.core.jsonfiles import read_value, write_json
+from grpo.core.processes import UNSHARDED
 from grpo.core.writing import flush, remove
 
 SEAL = "complete.json"
 STATE = "trainer_state.json"
-OPTIMIZER = r"optimizer\.(pt|bin)|optimizer_\d+|global_step\d+"  # the last two are directories of FSDP and DeepSpeed
+# An optimizer's files, and the ways of sharding (core/processes.py) that write them; the first that are there count
+OPTIMIZER = {
+    "optimizer.pt": (UNSHARDED,),
+    "optimizer.bin": ("FSDP (FULL_STATE_DICT)",),
+    "optimizer_[0-9]*": ("FSDP (SHARDED_STATE_DICT)",),
+    "global_step*/zero_pp_rank_*_model_states.pt": ("DeepSpeed ZeRO-3",),
+    "global_step*": ("DeepSpeed ZeRO-1", "DeepSpeed ZeRO-2"),
+}
 
 
 def list_all(run: Path) -> list[Path]:
@@ -69,6 +76,16 @@ def read_seal(directory: Path) -> dict[str, Any]:
     return read_value(directory / SEAL) or {}
 
 
+def shardings(directory: Path) -> tuple[str, ...]:
+    """Return the ways of sharding that may have written a checkpoint: the seal's or, in older ones, its files'."""
+    sealed = read_seal(directory).get("sharding")
+    return (sealed,) if sealed else _shardings_by_files(directory)
+
+
+def _shardings_by_files(directory: Path) -> tuple[str, ...]:
+    return next((ways for files, ways in OPTIMIZER.items() if any(directory.glob(files))), ())
+
+
 def problem_with(directory: Path) -> str | None:
     """Return the reason why a run cannot resume from this checkpoint, judged by its files' names; None if it can."""
     if not directory.is_dir():
@@ -81,7 +98,7 @@ def problem_with(directory: Path) -> str | None:
     if type(processes) is not int or processes < 1:
         return f"{SEAL} cannot be read"
     names = {path.name for path in directory.iterdir()}
-    if not any(re.fullmatch(OPTIMIZER, name) for name in names):
+    if not _shardings_by_files(directory):
         return "it has no optimizer state (save_only_model)"
     states = ["rng_state.pth"] if processes == 1 else (f"rng_state_{rank}.pth" for rank in range(processes))
     missing = next((name for name in itertools.chain([STATE], states) if name not in names), None)

@@ -4,31 +4,58 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from datasets import Dataset
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value, without_nan
-from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning
-from grpo.core.versions import versions
+from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning, must_agree
+from grpo.core.versions import commit, versions
 from grpo.runs import checkpoints
 from grpo.runs.source import REST, without_rest
 
+# What the processes of one run compare, besides settings, code and versions
+FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows", "tokens": "tokens", "held_out": "held-out rows"}
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
 
-def seal_record(settings: dict[str, Any], sources: dict[str, str], rows: Dataset) -> dict[str, Any]:
-    """Return settings, sources, data and versions, for the seals of a run's checkpoints."""
+class Rows(Protocol):
+    """What is known of a run's rows (data/dataset.py)."""
+
+    @property
+    def rows(self) -> Dataset:
+        """The training rows, or without training the held-out ones."""
+
+    @property
+    def held_out(self) -> Dataset:
+        """The held-out questions."""
+
+    @property
+    def tokens(self) -> str:
+        """A hash of the tokens of the prompts of `rows`."""
+
+
+def seal_record(settings: dict[str, Any], sources: dict[str, str], data: Rows, sharding: str) -> dict[str, Any]:
+    """Return what a run rests on, for the seals of its checkpoints, and for its processes to compare."""
     # otherwise transformers warns of a tied head, stored once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
-    return {"settings": as_json(settings), "sources": sources, "data": hash_of_rows(rows), "versions": versions()}
+    return {
+        "settings": as_json(settings),
+        "sources": sources,
+        "data": hash_of_rows(data.rows),
+        "tokens": data.tokens,
+        "held_out": hash_of_rows(data.held_out),
+        "sharding": sharding,
+        "versions": versions(),
+        "commit": (commit() or "").rstrip("+"),  # edited files are in `sources`
+    }
 
 
 def has_other_tokens(checkpoint: Path | None, tokens: str) -> bool:
@@ -50,7 +77,9 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
     """Return the settings and sources that make a run another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
     then = checkpoints.read_seal(newest) if newest else read_value(run / "run.json") or {}
-    found = _in_words(changes(then, settings, decisive=True), other_sources(then, sources))
+    # names of data count, since rows are not compared
+    changed = changes(then, settings, lambda key: changes_learning(key) or _names_data(key))
+    found = _in_words(changed, other_sources(then, sources))
     return {label: text for label, text in found.items() if not label.startswith(REST)}
 
 
@@ -92,13 +121,25 @@ def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
     return without_rest(label for label in now if before.get(label, now[label]) != now[label])
 
 
-def note_changes(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:
+def note_changes(
+    checkpoint: Path, settings: dict[str, Any], sources: dict[str, str], world_size: int, sharding: str
+) -> list[Check]:
     """Return a note for each difference from the checkpoint's run that affects the rest of the run.
+
+    Args:
+        sharding: this run's way, as `processes.sharding` names it.
 
     Raises:
         UserError: a changed setting makes this checkpoint unusable.
     """
     sealed = checkpoints.read_seal(checkpoint)
+    ways = checkpoints.shardings(checkpoint)
+    if ways and sharding not in ways:
+        raise UserError(
+            f"resume_from_checkpoint: {checkpoint} was written with {' or '.join(ways)}, and this run has {sharding}: "
+            f"neither reads the other's optimizer state; use the launcher that wrote it, with its file, "
+            f"{_or_new_run(checkpoint)}"
+        )
     if (before := sealed.get("world_size", world_size)) != world_size:
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} was written by {before} processes, and this run has {world_size}: "
@@ -133,19 +174,33 @@ def note_changes(checkpoint: Path, settings: dict[str, Any], world_size: int, so
     return notes
 
 
-def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = False) -> dict[str, tuple[Any, Any]]:
-    """Return changed settings that affect learning, by name: the value in a seal or record, and the current one.
+def disagreement(first: dict[str, Any], own: dict[str, Any]) -> str:
+    """Say in what another process' record of a run differs from the first process' one; "" if in nothing."""
+    others = [label for key, label in HASHES.items() if first[key] != own[key]]
+    facts = [{**{key: facts[key] for key in FACTS}, **facts["versions"]} for facts in (first, own)]
+    values = changes(first, own["settings"], lambda key: must_agree(key) or (bool(others) and _names_data(key)))
+    values |= {key: (facts[0].get(key), facts[1].get(key)) for key in facts[0] | facts[1]}
+    if not (first["commit"] and own["commit"]):  # without git
+        del values["commit"]
+    found = [f"{key} ({now} instead of {then})" for key, (then, now) in values.items() if then != now]
+    return ", ".join(found + [f"the {label}" for label in (*others, *other_sources(first, own["sources"]))])
 
-    Args:
-        decisive: True if names of data count, for runs whose rows are not compared.
-    """
+
+def changes(
+    sealed: dict[str, Any], settings: dict[str, Any], counts: Callable[[str], bool] = changes_learning
+) -> dict[str, tuple[Any, Any]]:
+    """Return changed settings that count, by name: the value in a seal or record, and the current one."""
     then, now = sealed.get("settings") or {}, as_json(settings)
     return {
         key: (then[key], now[key])
         for key in then
         if key in now and then[key] != now[key] and not _is_moved(then[key], now[key])
-        if changes_learning(key) or (decisive and about(key).change is DATA)
+        if counts(key)
     }
+
+
+def _names_data(key: str) -> bool:
+    return about(key).change is DATA
 
 
 def _is_moved(then: Any, now: Any) -> bool:

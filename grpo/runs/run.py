@@ -32,12 +32,14 @@ from grpo.core.processes import (
     GivenUp,
     explain_lost,
     failure_left,
+    first_difference,
     forget_failure,
     is_first_process,
     is_one_of_several,
     largest,
     leave_failure,
     say,
+    sharding,
 )
 from grpo.core.settings import LENGTH, Config, about, given_by
 from grpo.core.text import human_bytes
@@ -67,6 +69,7 @@ class Run:
         checkpoint: the checkpoint to resume from; None: the run starts from the beginning.
         changed: what differs from the run that wrote the checkpoint, in words.
         notes: decisions about directory and checkpoint, for preflight's table.
+        facts: what the run rests on (resume.seal_record), once it is open.
         source: the code of the run.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
@@ -85,6 +88,7 @@ class Run:
         self._use(Path(claim.output_dir))
         self.changed: list[str] = []
         self.notes = list(claim.notes)
+        self.facts: dict[str, Any] = {}
         self.step: int | None = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
         self.planned = 0
         self.best_step: int | None = None
@@ -127,8 +131,12 @@ class Run:
         return self.status if is_first_process() else 0
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Lock the run's directory, handle signals, and make errors readable."""
+    def open(self, data: resume.Rows) -> Iterator[None]:
+        """Lock the run's directory, handle signals, and make errors readable.
+
+        Raises:
+            UserError: another run has the directory, or the processes do not have the same settings, code and data.
+        """
         by_default = self.config.origin["output_dir"] == "machine" and not self.config.training.resume_from_checkpoint
         with contextlib.ExitStack() as stack:
             output, refusal = self.output, ""
@@ -145,8 +153,18 @@ class Run:
             if output != self.output:  # another run was faster
                 say(f"note: {self.output} was taken meanwhile")
                 self._use(output)
+            self.facts = resume.seal_record(self.settings(), self.source.hashes, data, sharding(self.args))
+            self._compare_processes()
             with self._signals(), self._readable():
                 yield
+
+    def _compare_processes(self) -> None:
+        """Raise UserError in all processes if one of them would train or measure something else than the first."""
+        if self.config.geometry.world_size == 1:
+            return
+        checkpoint = self.checkpoint.name if self.checkpoint else None
+        if found := first_difference(self.facts | {"checkpoint": checkpoint}, resume.disagreement):
+            raise UserError(f"{found}; start the same line with the same code and data on each machine")
 
     def begin(self, **values: Any) -> None:
         """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""
@@ -377,7 +395,8 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
         return run
     settings = run.settings()
     run.changed = resume.changed_since(run.checkpoint, settings, code.hashes)
-    run.notes += resume.note_changes(run.checkpoint, settings, config.geometry.world_size, code.hashes)
+    processes = config.geometry.world_size, sharding(run.args)
+    run.notes += resume.note_changes(run.checkpoint, settings, code.hashes, *processes)
     changed = resume.changed_since_the_end(run.checkpoint, run.output, settings, code.hashes)
     if changed == []:
         say(f"{run.output} has finished, and nothing has changed since; a larger max_steps trains on")

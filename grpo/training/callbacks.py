@@ -42,9 +42,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     if resume.has_other_tokens(run.checkpoint, data.tokens):
         run.changed.append("the tokens of the prompts")
     record = task.record()
-    # `ask` reads the prompt from a copied checkpoint
-    sealed = resume.seal_record(run.settings(), run.source.hashes, data.train)
-    trainer.seal_record = sealed | {"tokens": data.tokens, **record}
+    trainer.seal_record = run.facts | record  # `ask` reads the prompt from a copied checkpoint
     trackers.start(run.args)
     tokenizer: Any = trainer.processing_class
     chat = task.prompt.chat

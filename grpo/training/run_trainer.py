@@ -10,6 +10,7 @@ one changes:
     _step                          training/test_stopping.py::test_checkpoints_due_amid_a_rollout_come_at_its_end
     _get_train_sampler             training/test_resumed.py::test_a_resumed_run_ends_as_the_uninterrupted_one
     _run_epoch                     training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
+    _prepare_for_training          policy/test_sharding.py::test_sharded_run_is_resumed_and_saves_all_weights
     _load_from_checkpoint          runs/test_resume.py::test_a_damaged_file_is_one_line
     _load_optimizer_and_scheduler  training/test_resumed.py::test_a_resumed_optimizer_follows_the_settings
     _save_checkpoint               training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
@@ -107,6 +108,9 @@ class RunTrainer(LeanGRPOTrainer):
         self.given: dict[str, Any] | None = None
         self._judge_failed = False
         self._own_metrics: dict[str, float] = {}
+        self._own_options: list[dict[str, Any]] = []
+        self._own_rates: list[float] = []
+        self._reading: contextlib.ExitStack | None = None
         self.best_step: int | None = None
         self.history = History()
         sampling_trial.run(self)
@@ -328,20 +332,33 @@ class RunTrainer(LeanGRPOTrainer):
     def _checkpoint(self, step: int) -> Path:
         return Path(self.args.output_dir or "") / f"checkpoint-{step}"
 
+    def _prepare_for_training(self, max_steps: int, loader: Any, checkpoint: str | None) -> Any:
+        with contextlib.ExitStack() as stack:
+            self._reading = stack if checkpoint else None
+            return super()._prepare_for_training(max_steps, loader, checkpoint)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Like transformers', which next loads a checkpoint: keep the optimizer's own options, which that replaces."""
+        schedule = super().create_scheduler(num_training_steps, optimizer)
+        if optimizer is None:  # complete; DeepSpeed passes one while it prepares it
+            groups = cast(Any, self.optimizer).param_groups
+            self._own_options = [{key: group[key] for key in OPTIONS & group.keys()} for group in groups]
+            self._own_rates = list(getattr(schedule, "base_lrs", ()))
+            if self._reading:
+                self._reading.enter_context(self._during(READING))
+        return schedule
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Like transformers', but the learning rate and the optimizer's options follow this run's settings.
 
         A checkpoint contains those of its own run: a changed one would have no effect, and with more steps the next
         one would be at the rate of the old schedule's end, often 0.
         """
-        optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
-        options = [{key: group[key] for key in OPTIONS & group.keys()} for group in optimizer.param_groups]
-        base = list(getattr(schedule, "base_lrs", ()))
-        with self._during(READING) if checkpoint else contextlib.nullcontext():
-            super()._load_optimizer_and_scheduler(checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        for group, own in zip(optimizer.param_groups, options, strict=True):
+        schedule, base = cast(Any, self.lr_scheduler), self._own_rates
+        for group, own in zip(cast(Any, self.optimizer).param_groups, self._own_options, strict=True):
             group.update(own)
         if isinstance(schedule, torch.optim.lr_scheduler.LambdaLR):  # others have no rate for a step
             rates = [rate * scale(schedule.last_epoch) for rate, scale in zip(base, schedule.lr_lambdas, strict=True)]

@@ -26,6 +26,7 @@ import contextlib, io, json, shutil
 from pathlib import Path
 from grpo.config.configure import configure, read
 from grpo.core.errors import UserError
+from grpo.core.processes import UNSHARDED
 from grpo.core.settings import changes_learning, makes_another_experiment
 from grpo.runs import checkpoints, resume
 import train_grpo
@@ -48,7 +49,8 @@ def resumed(key, then, now):
     checkpoint = Path("checkpoint-1")
     checkpoint.mkdir(exist_ok=True)
     checkpoints.seal(checkpoint, 1, settings={key: then})
-    return error(lambda: [note.finding for note in resume.note_changes(checkpoint, {key: now}, 1, {})])
+    notes = lambda: resume.note_changes(checkpoint, {key: now}, {}, 1, UNSHARDED)
+    return error(lambda: [note.finding for note in notes()])
 
 print(json.dumps({
     "help": shown(read, train_grpo.HYPERPARAMETERS, ["--help_all"]),

@@ -51,6 +51,13 @@ def state_of(run):
     return result
 
 
+def in_order(state):
+    """The state of a run, whose evaluation at a step may be logged before or after the step itself."""
+    for lines in (state["metrics"], state["state"]["log_history"]):
+        lines.sort(key=lambda line: (line["step"], "eval/n" in line, "train_loss" in line))
+    return state
+
+
 def assert_same(actual, expected, at=""):
     """Equal at every depth; tensors and arrays bit by bit."""
     if isinstance(expected, dict):

@@ -12,7 +12,7 @@ from helpers_trainer import largest_difference
 from safetensors.torch import load_file
 from steps_of_two_processes import step
 from trl import GRPOTrainer
-from weights_of_two_processes import NAMES, weights
+from weights_of_two_processes import NAMES, THEN, resumed, weights
 
 pytestmark = pytest.mark.slow
 MODEL = str(DEMO / "model")
@@ -52,6 +52,19 @@ def test_two_processes_of_deepspeed_train_to_the_same_weights(file, tmp_path):
             assert (found[name][key] - weight).abs().max() < 1e-6, (name, key)
             moved = max(moved, (weight - first.get(key, weight)).abs().max())
     assert moved > 1e-3
+    check_options_of_a_resumed_run(*found["resumed"], tmp_path)
+
+
+def check_options_of_a_resumed_run(weights, options, tmp_path):
+    """Those of its settings, not of its checkpoint, and its step is made with them."""
+    expected, of_one = resumed(MODEL, tmp_path / "one", batch=16)
+    assert options == of_one and options[0] == {"lr": 2e-3, "betas": (0.1, 0.9), "weight_decay": 0.5}
+    unchanged, _ = resumed(MODEL, tmp_path / "unchanged", {"learning_rate": THEN["learning_rate"]}, batch=16)
+    changed, wrong = (
+        torch.stack([(other[key] - weight).abs().mean() for key, weight in expected.items()]).max()
+        for other in (unchanged, weights)
+    )
+    assert changed > 1e-4 and wrong < 1e-2 * changed
 
 
 def check_against_one_process(found, tmp_path):

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.commands.config import load_config_from_file
-from helpers_programs import FSDP2, ZERO3, run_sharded_on_two
+from helpers_programs import FSDP2, ZERO3, run_sharded_on_two, sharded_on_two
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
 from safetensors.torch import load_file
 from transformers.integrations import deepspeed
 
+import train_grpo
 from grpo.policy import loading
 from grpo.runs import checkpoints
 from lean_grpo import sharding
@@ -24,7 +25,7 @@ from lean_grpo import sharding
 @pytest.mark.parametrize(
     ("file", "adapter"), [(FSDP2, "false"), (FSDP2, "true"), (ZERO3, "false")], ids=["FSDP2", "FSDP2-LoRA", "ZeRO-3"]
 )
-def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, file, adapter):
+def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, capfd, file, adapter):
     if file is ZERO3:
         pytest.importorskip("deepspeed")
     own = {"per_device_train_batch_size": "8", "num_train_epochs": None, "max_steps": "2", "use_peft": adapter}
@@ -38,11 +39,36 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, file, adapter):
     resumed = ["--output_dir", "again", "--resume_from_checkpoint", "auto"]
     run_sharded_on_two(ROOT / "train_grpo.py", *argv, *resumed, file=file)
     assert_same(state_of(Path("again")), state_of(whole))
+    refused_without_a_launcher(last, argv, capfd)
+    if file is ZERO3:
+        a_damaged_one_is_one_line(argv)
     if adapter == "true":  # trained further, with a copy of it as the reference model
         more = ["--model_name_or_path", "whole", "--beta", "0.1", "--max_steps", "1", "--output_dir", "more"]
         run_sharded_on_two(ROOT / "train_grpo.py", *argv, *more, file=file)
         before, after = (load_file(run / weights) for run in (whole, Path("more")))
         assert before.keys() == after.keys() and any(not torch.equal(before[key], after[key]) for key in before)
+
+
+def refused_without_a_launcher(checkpoint, argv, capfd):
+    """It would go on with a new optimizer, or be taken for a damaged one."""
+    found = checkpoints.read_seal(checkpoint)["sharding"]
+    (checkpoint / checkpoints.SEAL).rename("seal")
+    assert checkpoints.shardings(checkpoint) == (found,)  # as an older seal would leave it to the files
+    Path("seal").rename(checkpoint / checkpoints.SEAL)
+    resumed = ["--output_dir", str(checkpoint.parent), "--resume_from_checkpoint", "auto", "--max_steps", "3"]
+    assert train_grpo.main([*argv, *resumed]) == 2
+    errors = capfd.readouterr().err
+    assert f"was written with {found}, and this run has no sharding" in errors and "delete" not in errors
+
+
+def a_damaged_one_is_one_line(argv):
+    checkpoint = interrupted("whole", 1, "damaged") / "checkpoint-1"
+    damaged = min(checkpoint.glob("global_step1/*_optim_states.pt"))
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    resumed = ["--output_dir", "damaged", "--resume_from_checkpoint", "auto"]
+    errors = sharded_on_two(ROOT / "train_grpo.py", *argv, *resumed, file=ZERO3).stderr
+    (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: resume_from_checkpoint: {checkpoint} does not load") and "[rank" not in errors
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 SIGXFSZ, which says that a file has become too long, is not sent: that process can write no more, as on a full disk.
 
-The moment is before an optimizer step (once so many are done), `starting`, or `saving`: a checkpoint's files are
-written, but not that it is complete.
+The moment is before an optimizer step (once so many are done), `starting`, `evaluating` (the second time while
+training), or `saving`: a checkpoint's files are written, but not that it is complete.
 """
 
 import os
@@ -38,6 +38,7 @@ def sending(number, step):
 
 if __name__ == "__main__":
     _, number, moment, *sys.argv = sys.argv
+    from grpo.evaluation.evaluate import HeldOut
     from grpo.runs import checkpoints
     from grpo.training import callbacks
     from grpo.training.run_trainer import RunTrainer
@@ -45,8 +46,16 @@ if __name__ == "__main__":
     def send(*args, **kwargs):
         end(int(number))
 
+    def evaluate(self, policy, run, *, evaluate=HeldOut.evaluate, done=[]):  # noqa: B006
+        done += [run] if run.training else []
+        if len(done) == 2 and os.environ.get("RANK") != "0":
+            send()
+        return evaluate(self, policy, run)
+
     if moment == "starting":
         RunTrainer.train = send
+    elif moment == "evaluating":
+        HeldOut.evaluate = evaluate
     elif moment == "saving":
         checkpoints.seal = send
     else:

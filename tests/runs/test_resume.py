@@ -11,6 +11,7 @@ from helpers_runs import LEARNS
 
 import train_grpo
 from grpo.core.errors import UserError
+from grpo.core.processes import UNSHARDED
 from grpo.core.versions import versions
 from grpo.policy import loading
 from grpo.runs import checkpoints, resume
@@ -27,12 +28,12 @@ def sealed(world_size=1, **facts):
 
 
 def test_a_change_is_listed():
-    (note,) = resume.note_changes(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1, {})
+    (note,) = resume.note_changes(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, {}, 1, UNSHARDED)
     assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding
 
 
 def test_other_versions_are_listed():
-    (note,) = resume.note_changes(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1, {})
+    (note,) = resume.note_changes(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, {}, 1, UNSHARDED)
     assert "torch 2.0.0 → " in note.finding
 
 
@@ -48,7 +49,7 @@ def test_settings_of_another_version_are_no_change_of_a_finished_run():
 
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
-    assert len(resume.note_changes(sealed(settings=then), then, 1, {})) == 1
+    assert len(resume.note_changes(sealed(settings=then), then, {}, 1, UNSHARDED)) == 1
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,57 @@ def test_a_moving_reference_model_begins_again_with_a_note():
 def test_a_change_that_invalidates_it_is_refused(key, then, now):
     directory = sealed(settings={**THEN, key: then})
     with pytest.raises(UserError, match=f"use --{key} {then}"):
-        resume.note_changes(directory, {**THEN, key: now}, 1, {})
+        resume.note_changes(directory, {**THEN, key: now}, {}, 1, UNSHARDED)
 
 
 def test_another_number_of_processes_is_refused():
     with pytest.raises(UserError, match="--nproc_per_node=2"):
-        resume.note_changes(sealed(world_size=2), THEN, 1, {})
+        resume.note_changes(sealed(world_size=2), THEN, {}, 1, UNSHARDED)
+
+
+ZERO_2, FULL, SHARDED = "DeepSpeed ZeRO-2", "FSDP (FULL_STATE_DICT)", "FSDP (SHARDED_STATE_DICT)"
+STAGE_3 = "global_step4/zero_pp_rank_0_mp_rank_00_model_states.pt"
+# The way that a seal names (None: an older one), its optimizer's file, the ways that resume it, and some that do not
+SHARDINGS = [
+    (UNSHARDED, "optimizer.pt", {UNSHARDED}, {ZERO_2, FULL}),
+    (ZERO_2, "global_step4/any.pt", {ZERO_2}, {UNSHARDED, FULL, "DeepSpeed ZeRO-1", "DeepSpeed ZeRO-3"}),
+    (FULL, "optimizer.bin", {FULL}, {UNSHARDED, SHARDED, ZERO_2}),
+    (None, "optimizer.pt", {UNSHARDED}, {FULL, ZERO_2}),
+    (None, "optimizer.bin", {FULL}, {UNSHARDED, SHARDED}),
+    (None, "optimizer_0/any", {SHARDED}, {UNSHARDED, FULL}),
+    (None, "global_step4/any.pt", {"DeepSpeed ZeRO-1", ZERO_2}, {UNSHARDED, FULL, "DeepSpeed ZeRO-3"}),
+    (None, STAGE_3, {"DeepSpeed ZeRO-3"}, {UNSHARDED, SHARDED, ZERO_2}),
+]
+
+
+@pytest.mark.parametrize(("way", "file", "resuming", "others"), SHARDINGS)
+def test_another_way_of_sharding_is_refused_by_name(way, file, resuming, others):
+    checkpoint = sealed(**({"sharding": way} if way else {}))
+    (checkpoint / "optimizer.pt").unlink()
+    (checkpoint / file).parent.mkdir(exist_ok=True)
+    (checkpoint / file).touch()
+    assert checkpoints.problem_with(checkpoint) is None  # so it is a whole one
+    for here in resuming:
+        assert resume.note_changes(checkpoint, THEN, {}, 1, here) == []
+    for here in others:
+        with pytest.raises(UserError) as caught:
+            resume.note_changes(checkpoint, THEN, {}, 1, here)
+        line = str(caught.value)
+        assert f"was written with {' or '.join(sorted(resuming))}, and this run has {here}" in line
+        assert "--model_name_or_path run/checkpoint-4" in line and "delete" not in line
+
+
+def test_a_run_of_another_launcher_is_refused_and_stays(tiny_run, learned, capfd, monkeypatch):
+    run = learned.copy()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for name, value in {"USE_FSDP": "true", "USE_DEEPSPEED": "false"}.items():
+        monkeypatch.setenv(f"ACCELERATE_{name}", value)
+    flags = tiny_run(**LEARNS, save_steps="1", resume_from_checkpoint="auto")
+    assert train_grpo.main([*flags, "--max_steps", "4"]) == 2
+    err = capfd.readouterr().err
+    assert "checkpoint-2 was written with no sharding, and this run has FSDP (SHARDED_STATE_DICT)" in err
+    assert err.count("\n") == 1 and "delete" not in err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "rest of the script": "4"}
@@ -71,13 +117,13 @@ PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "res
 def test_other_code_is_listed_and_another_prompt_refused():
     checkpoint = sealed(sources=PARTS)
     others = PARTS | {"code of date_exact": "x", "code of new": "y", "rest of the script": "z"}
-    (note,) = resume.note_changes(checkpoint, THEN, 1, others)
+    (note,) = resume.note_changes(checkpoint, THEN, others, 1, UNSHARDED)
     assert note.finding == "since the checkpoint: the code of date_exact"
-    (note,) = resume.note_changes(checkpoint, THEN, 1, PARTS | {"rest of the script": "z"})
+    (note,) = resume.note_changes(checkpoint, THEN, PARTS | {"rest of the script": "z"}, 1, UNSHARDED)
     assert note.finding == "since the checkpoint: the rest of the script"
     for part in ("system prompt", "exemplars"):
         with pytest.raises(UserError, match=f"another {part} than"):
-            resume.note_changes(sealed(sources=PARTS), THEN, 1, PARTS | {part: "x"})
+            resume.note_changes(sealed(sources=PARTS), THEN, PARTS | {part: "x"}, 1, UNSHARDED)
 
 
 def test_an_experiment_is_its_settings_data_and_sources():
@@ -176,3 +222,50 @@ def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: resume_from_checkpoint: ") and "checkpoint-1" in line and "Traceback" not in err
     assert json.loads((run / "run.json").read_text())["status"].startswith("failed: resume_from_checkpoint")
+
+
+# --- The processes of one run
+
+FACTS = {
+    "settings": {**THEN, "save_steps": 10, "dataset_name": "a.csv", "report_to": ["wandb"], "local_rank": 0},
+    "sources": PARTS,
+    **{"data": "a", "tokens": "b", "held_out": "c", "sharding": UNSHARDED, "checkpoint": None, "commit": "d" * 40},
+    "versions": {"torch": "2.13.0", "vllm": "0.9"},
+}
+# What one process has that the first has not, and what is said of it
+DISAGREEMENTS = [
+    ({}, ""),
+    ({"settings": {"learning_rate": 1e-3}}, "learning_rate (0.001 instead of 1e-05)"),
+    ({"settings": {"seed": 7, "save_steps": 5}}, "seed (7 instead of 42), save_steps (5 instead of 10)"),
+    ({"settings": {"output_dir": "b", "dataset_name": "b.csv", "report_to": [], "local_rank": 1}}, ""),
+    ({"data": "x", "settings": {"dataset_name": "b.csv"}}, "dataset_name (b.csv instead of a.csv), the rows"),
+    ({"tokens": "x"}, "the tokens"),
+    ({"held_out": "x"}, "the held-out rows"),
+    ({"sources": {"code of date_exact": "x", "rest of the script": "y"}}, "the code of date_exact"),
+    ({"sources": {"rest of the script": "y"}}, "the rest of the script"),
+    ({"sharding": "DeepSpeed ZeRO-2"}, "sharding (DeepSpeed ZeRO-2 instead of no sharding)"),
+    ({"checkpoint": "checkpoint-4"}, "checkpoint (checkpoint-4 instead of None)"),
+    ({"commit": "e" * 40}, f"commit ({'e' * 40} instead of {'d' * 40})"),
+    ({"commit": ""}, ""),  # without git
+    ({"versions": {"torch": "2.12.0"}}, "torch (2.12.0 instead of 2.13.0)"),
+]
+
+
+@pytest.mark.parametrize(("other", "said"), DISAGREEMENTS)
+def test_processes_say_in_what_they_differ_from_the_first(other, said):
+    own = {key: value | other.get(key, {}) if isinstance(value, dict) else value for key, value in FACTS.items()}
+    own |= {key: value for key, value in other.items() if not isinstance(value, dict)}
+    assert resume.disagreement(FACTS, own) == said
+
+
+def test_a_version_that_one_process_lacks_is_a_difference():
+    own = FACTS | {"versions": {"torch": "2.13.0"}}
+    assert resume.disagreement(FACTS, own) == "vllm (None instead of 0.9)"
+    assert resume.disagreement(own, FACTS) == "vllm (0.9 instead of None)"
+
+
+def test_a_seal_holds_what_processes_compare(learned):
+    """One record: what is added to it is sealed and compared."""
+    sealed = checkpoints.read_seal(learned.path / "checkpoint-2")
+    assert {*FACTS} - {"checkpoint"} <= {*sealed} and sealed["sharding"] == UNSHARDED
+    assert resume.disagreement(sealed | {"checkpoint": None}, sealed | {"checkpoint": None}) == ""
