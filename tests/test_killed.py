@@ -32,8 +32,8 @@ def test_a_run_killed_thrice_ends_bit_by_bit_as_any(tiny_run):
     assert not any(path.name.startswith(".") for path in Path("run").iterdir() if os.path.isdir(path))
 
 
-# Rewards that draw, in each process other numbers; a rollout of 12, whose second group both processes have a half of,
-# serves two steps, four an epoch
+# Each process draws rewards of its own. A rollout is three groups of 4, of which both processes share the second, and
+# serves two optimizer steps
 CHANCE = """
 import random
 

@@ -110,7 +110,7 @@ def by_first_process(work: Callable[[], Any], window: contextlib.AbstractContext
 
 
 def sharding(training: "GRPOConfig") -> str:
-    """Name how settings or a launcher shard weights and optimizer state. Checkpoints of two ways do not fit."""
+    """Name how settings or a launcher shard weights and optimizer state. A checkpoint resumes only in its own way."""
     if training.deepspeed_plugin:
         return f"DeepSpeed ZeRO-{training.deepspeed_plugin.zero_stage}"
     # of the settings, which override a launcher's

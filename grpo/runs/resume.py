@@ -14,6 +14,7 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value, without_nan
 from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning, must_agree
+from grpo.core.text import shorten
 from grpo.core.versions import commit, versions
 from grpo.runs import checkpoints
 from grpo.runs.source import REST, without_rest
@@ -41,7 +42,11 @@ class Rows(Protocol):
 
 
 def seal_record(settings: dict[str, Any], sources: dict[str, str], data: Rows, sharding: str) -> dict[str, Any]:
-    """Return what a run rests on, for the seals of its checkpoints, and for its processes to compare."""
+    """Return what a run rests on: it is part of each checkpoint's seal, and its processes compare it.
+
+    Args:
+        sharding: the run's way, as `processes.sharding` names it.
+    """
     # otherwise transformers warns of a tied head, stored once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
@@ -69,7 +74,7 @@ def check_rows(checkpoint: Path, rows: Dataset) -> None:
     if checkpoints.read_seal(checkpoint).get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
-            f"skip some; use the run's own data, prompt, chat template and eval_* settings, {_or_new_run(checkpoint)}"
+            f"skip some; use the run's own data, prompt, chat template and eval_* settings{_or_new_run(checkpoint)}"
         )
 
 
@@ -137,20 +142,20 @@ def note_changes(
     if ways and sharding not in ways:
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} was written with {' or '.join(ways)}, and this run has {sharding}: "
-            f"neither reads the other's optimizer state; use the launcher that wrote it, with its file, "
+            f"a run resumes in the way that wrote its checkpoint; use that one's launcher and file"
             f"{_or_new_run(checkpoint)}"
         )
     if (before := sealed.get("world_size", world_size)) != world_size:
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} was written by {before} processes, and this run has {world_size}: "
-            f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}, "
+            f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}"
             f"{_or_new_run(checkpoint)}"
         )
     others = other_sources(sealed, sources)
     if prompt := [label for label in others if label in IN_PROMPTS]:
         raise UserError(
             f"resume_from_checkpoint: this command has another {' and another '.join(prompt)} than {checkpoint}, so "
-            f"that other prompts would follow; restore what was edited, {_or_new_run(checkpoint)}"
+            f"that other prompts would follow; restore what was edited{_or_new_run(checkpoint)}"
         )
     changed, notes = changes(sealed, settings), list[Check]()
     for key, (then, now) in changed.items():
@@ -158,7 +163,7 @@ def note_changes(
             words = " ".join(map(str, then)) if isinstance(then, list) else then
             remedy = f"drop --{key}" if words is None else f"use --{key} {words}"
             raise UserError(
-                f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}, "
+                f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}"
                 f"{_or_new_run(checkpoint)}"
             )
     differing = list(_in_words(changed, others).values())
@@ -182,7 +187,8 @@ def disagreement(first: dict[str, Any], own: dict[str, Any]) -> str:
     values |= {key: (facts[0].get(key), facts[1].get(key)) for key in facts[0] | facts[1]}
     if not (first["commit"] and own["commit"]):  # without git
         del values["commit"]
-    found = [f"{key} ({now} instead of {then})" for key, (then, now) in values.items() if then != now]
+    pairs = {key: [shorten(str(value), 60) for value in pair] for key, pair in values.items() if pair[0] != pair[1]}
+    found = [f"{key} ({now} instead of {then})" for key, (then, now) in pairs.items()]
     return ", ".join(found + [f"the {label}" for label in (*others, *other_sources(first, own["sources"]))])
 
 
@@ -225,5 +231,6 @@ def as_json(settings: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(without_nan(settings), default=str))
 
 
-def _or_new_run(checkpoint: str | Path) -> str:
-    return f"or start a new run from its weights (--model_name_or_path {checkpoint})"
+def _or_new_run(checkpoint: Path) -> str:
+    whole = any(checkpoint.glob("*.safetensors"))  # not FSDP's sharded ones
+    return f", or start a new run from its weights (--model_name_or_path {checkpoint})" if whole else ""

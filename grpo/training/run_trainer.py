@@ -109,7 +109,7 @@ class RunTrainer(LeanGRPOTrainer):
         self._judge_failed = False
         self._own_metrics: dict[str, float] = {}
         self._own_options: list[dict[str, Any]] = []
-        self._own_rates: list[float] = []
+        self._own_rates: list[Any] = []
         self._reading: contextlib.ExitStack | None = None
         self.best_step: int | None = None
         self.history = History()
@@ -332,10 +332,11 @@ class RunTrainer(LeanGRPOTrainer):
     def _checkpoint(self, step: int) -> Path:
         return Path(self.args.output_dir or "") / f"checkpoint-{step}"
 
-    def _prepare_for_training(self, max_steps: int, loader: Any, checkpoint: str | None) -> Any:
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
+        """Like transformers', but name the phase in which it loads a checkpoint, also for DeepSpeed and FSDP."""
         with contextlib.ExitStack() as stack:
-            self._reading = stack if checkpoint else None
-            return super()._prepare_for_training(max_steps, loader, checkpoint)
+            self._reading = stack if resume_from_checkpoint else None
+            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Like transformers', which next loads a checkpoint: keep the optimizer's own options, which that replaces."""
