@@ -1,7 +1,7 @@
 """Two processes of a run that end: ending.py PHASE WHAT-THE-FIRST-DOES WHAT-THE-SECOND-DOES.
 
-The phase is `training` or another one. A process does one of DONE; its run has a record, and no model. The file
-`ready` says that they have begun.
+The phase is `training` or another one. A process does one of DONE; its run has a record, and no model. A file `ready`
+says that they have begun.
 """
 
 import os
