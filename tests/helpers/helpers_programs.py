@@ -20,10 +20,15 @@ def run_on_two(script, *argv, **environment):
     return done.stdout
 
 
-def run_sharded_on_two(script, *argv, file=FSDP2):
-    """Run it by Accelerate's launcher and this file of its."""
+def sharded_on_two(script, *argv, file=FSDP2):
+    """Run a program by Accelerate's launcher and this file of its."""
     launcher = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0"]
     launcher += ["--config_file", str(file)]
-    done = command(PROGRAMS / "sharded_on_cpu.py", [script, *argv], launcher=launcher, PYTHONPATH=PATHS)
+    return command(PROGRAMS / "sharded_on_cpu.py", [script, *argv], launcher=launcher, PYTHONPATH=PATHS)
+
+
+def run_sharded_on_two(script, *argv, file=FSDP2):
+    """Run it so, to its good end, and return its output."""
+    done = sharded_on_two(script, *argv, file=file)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
