@@ -28,7 +28,7 @@ def sharded_on_two(script, *argv, file=FSDP2):
 
 
 def run_sharded_on_two(script, *argv, file=FSDP2):
-    """Run it so; it has to end well."""
+    """Run it so, to its good end, and return its output."""
     done = sharded_on_two(script, *argv, file=file)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.commands.config import load_config_from_file
-from helpers_programs import FSDP2, ZERO3, run_sharded_on_two, sharded_on_two
+from helpers_pickles import RAN, plant
+from helpers_programs import FSDP2, ZERO1, ZERO2, ZERO3, run_sharded_on_two, sharded_on_two
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
 from safetensors.torch import load_file
@@ -21,20 +22,30 @@ from grpo.runs import checkpoints
 from lean_grpo import sharding
 
 
+def in_parts():
+    """launch/fsdp2.yaml with the other type of checkpoint that it mentions, which has no whole weights."""
+    text = FSDP2.read_text().replace("state_dict_type: FULL_STATE_DICT", "state_dict_type: SHARDED_STATE_DICT")
+    Path("in_parts.yaml").write_text(text)
+    return Path("in_parts.yaml").absolute()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "adapter"), [(FSDP2, "false"), (FSDP2, "true"), (ZERO3, "false")], ids=["FSDP2", "FSDP2-LoRA", "ZeRO-3"]
+    ("file", "adapter"),
+    [(FSDP2, "false"), (FSDP2, "true"), (None, "false"), (ZERO1, "false"), (ZERO2, "true"), (ZERO3, "false")],
+    ids=["FSDP2", "FSDP2-LoRA", "FSDP2-in-parts", "ZeRO-1", "ZeRO-2-LoRA", "ZeRO-3"],
 )
 def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, capfd, file, adapter):
-    if file is ZERO3:
+    if file in (ZERO1, ZERO2, ZERO3):
         pytest.importorskip("deepspeed")
+    whole_weights, file = file is not None, file or in_parts()
     own = {"per_device_train_batch_size": "8", "num_train_epochs": None, "max_steps": "2", "use_peft": adapter}
     argv = tiny_run(**{**EPOCHS, **own, "save_steps": "1", "output_dir": "whole"})
     run_sharded_on_two(ROOT / "train_grpo.py", *argv, file=file)
     whole = Path("whole")
     last = checkpoints.newest(whole)[0]
     weights = "adapter_model.safetensors" if adapter == "true" else "model.safetensors"
-    assert (whole / weights).read_bytes() == (last / weights).read_bytes()
+    assert not whole_weights or (whole / weights).read_bytes() == (last / weights).read_bytes()
     interrupted("whole", 1)
     resumed = ["--output_dir", "again", "--resume_from_checkpoint", "auto"]
     run_sharded_on_two(ROOT / "train_grpo.py", *argv, *resumed, file=file)
@@ -42,7 +53,7 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, capfd, file, ada
     refused_without_a_launcher(last, argv, capfd)
     if file is ZERO3:
         a_damaged_one_is_one_line(argv)
-    if adapter == "true":  # trained further, with a copy of it as the reference model
+    if adapter == "true" and file is FSDP2:  # trained further, with a copy of it as the reference model
         more = ["--model_name_or_path", "whole", "--beta", "0.1", "--max_steps", "1", "--output_dir", "more"]
         run_sharded_on_two(ROOT / "train_grpo.py", *argv, *more, file=file)
         before, after = (load_file(run / weights) for run in (whole, Path("more")))
@@ -69,6 +80,32 @@ def a_damaged_one_is_one_line(argv):
     errors = sharded_on_two(ROOT / "train_grpo.py", *argv, *resumed, file=ZERO3).stderr
     (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: resume_from_checkpoint: {checkpoint} does not load") and "[rank" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "planted"),
+    [
+        (None, "optimizer_0/.metadata"),
+        (ZERO3, "global_step1/zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+    ],
+    ids=["FSDP2-in-parts", "ZeRO-3"],
+)
+def test_code_in_a_sharded_checkpoint_is_not_run(tiny_run, file, planted):
+    if file is ZERO3:
+        pytest.importorskip("deepspeed")
+    file = file or in_parts()
+    own = {"per_device_train_batch_size": "8", "num_train_epochs": None, "max_steps": "1"}
+    argv = tiny_run(**{**EPOCHS, **own, "save_steps": "1"})
+    run_sharded_on_two(ROOT / "train_grpo.py", *argv, file=file)
+    path = Path("run/checkpoint-1", planted)
+    assert path.exists()
+    plant(path, raw=path.name == ".metadata")
+    more = ["--max_steps", "2", "--resume_from_checkpoint", "auto"]
+    done = sharded_on_two(ROOT / "train_grpo.py", *argv, *more, file=file)
+    assert done.returncode != 0 and not RAN.exists()
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert f"{path} names io.open" in line
 
 
 @pytest.mark.parametrize(
