@@ -19,14 +19,13 @@ from grpo.report import charts
 from grpo.report.files import RunFiles, read_run
 from grpo.results.summary import HEADINGS
 
-LINK = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
+NO_BASE = "[None](https://huggingface.co/None)"  # what TRL writes for a base model that is a local directory
 PROMPT_NOTE = "Ask it with the prompt of its training, which is below.\n\n## Training procedure"
 FOOTER = "Curves, settings and the code of the rewards: [report.html](report.html)."
 # Characters with a meaning in Markdown, HTML or formulas, "_" beside a word, and marks at the start of a line
 MARKS = re.compile(r"[\\`*\[\]<>&|~$]|(?<![^\W_])_|_(?![^\W_])|^[-+](?=[-+\s]|$)|^#(?=[#\s]|$)|^=")
-# Words that renderers turn into links: addresses, hosts, e-mails
-_WORD = r"[^\s\"'`()\[\]<>|,;]*"
-LINKS = re.compile(rf"{_WORD}(?::/|@|www\.|[^\W_]\.[^\W\d_]{{2}}){_WORD}", re.IGNORECASE)
+WORDS = re.compile(r"[^\s\"'`()\[\]<>|,;]+")
+LINK = re.compile(r"://|@|www\.|[^\W_]\.[^\W\d_]{2}", re.IGNORECASE)  # in words that renderers turn into links
 
 
 def complete(directory: Path, step: int) -> None:
@@ -41,7 +40,7 @@ def complete(directory: Path, step: int) -> None:
     if (directory / "adapter_config.json").exists():
         card.data.library_name = "peft"
     lines = [*_results(run), *_training(run, step), FOOTER]
-    text = card.text.rstrip("\n").replace(LINK, code_span(_public(str(run.settings.get("model_name_or_path")))))
+    text = card.text.rstrip("\n").replace(NO_BASE, code_span(_public(str(run.settings.get("model_name_or_path")))))
     base, name = card.data.get("base_model"), str(card.data.get("model_name") or "")
     if base and not is_hub_id(base):  # a directory that is elsewhere now
         text = text.replace(f"[{base}](https://huggingface.co/{base})", code_span(_public(base)), 1)
@@ -105,8 +104,12 @@ def markdown(text: object) -> str:
     learning_rate is \*5e-6\*, see \<b\>`http://127.0.0.1/p.png`\</b\>; #1
     """
     line = printable(" ".join(str(text).split()))
-    texts, links = LINKS.split(line), [*map(code_span, LINKS.findall(line)), ""]
-    return "".join(_escaped(part) + link for part, link in zip(texts, links, strict=True))
+    parts, end = [], 0
+    for word in WORDS.finditer(line):
+        if LINK.search(word[0]):
+            parts += [_escaped(line[end : word.start()]), code_span(word[0])]
+            end = word.end()
+    return "".join([*parts, _escaped(line[end:])])
 
 
 def _escaped(text: str) -> str:

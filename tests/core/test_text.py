@@ -1,6 +1,7 @@
 """grpo/core/text.py: what leaves this machine has nobody's folders, names or passwords, and all else stays."""
 
 import ast
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from trl.trainer.utils import generate_model_card
 
 import rewards
 from grpo.core.text import anonymous
+from grpo.report import card
 
 NAMES = {"alice": "user", "gpu07": "host", "gpu07.lab.example": "host", "max": "user", "root": "user"}
 HIDDEN = {  # a text, and what is left of it
@@ -92,8 +94,18 @@ def test_what_is_no_path_and_no_name_is_kept(text):
 def test_code_of_rewards_and_trls_model_card_are_kept():
     code = Path(rewards.__file__).read_text()
     names = dict(model_name="run", hub_model_id="you/run", dataset_name="a/b", trainer_name="GRPO")
-    card = str(
+    text_of_card = str(
         generate_model_card("a/b", tags=["trl"], wandb_url="https://wandb.ai/a/b/runs/c", trackio_url=None, **names)
     )
-    for text in (code, ast.unparse(ast.parse(code)), card):
+    for text in (code, ast.unparse(ast.parse(code)), text_of_card):
         assert anonymous(text, NAMES) == text
+
+
+@pytest.mark.parametrize(
+    "part", ["/a", "/home/", "/a/(x", "C:\\x\\", "`/a/ b", '"/a/ b/', "a@", "http://", "x", "~a/", "_"]
+)
+def test_hostile_texts_take_no_quadratic_time(part):
+    start = time.perf_counter()
+    anonymous(part * 20_000, NAMES)
+    card.markdown(part * 20_000)
+    assert time.perf_counter() - start < 5  # quadratic ones took minutes
