@@ -159,7 +159,7 @@ DISK = {"f_flag": 0, "f_bavail": 10**9, "f_frsize": 1, "f_files": 9, "f_favail":
     ("patched", "value", "said"),
     [
         ("os.access", lambda *_: False, "permission denied"),
-        ("os.statvfs", lambda _: SimpleNamespace(**DISK | {"f_bavail": 9}), r"its disk is full \(0.0 MB free\)"),
+        ("os.statvfs", lambda _: SimpleNamespace(**DISK | {"f_bavail": 9}), r"its disk is full \(0.0 kB free\)"),
         ("os.statvfs", lambda _: SimpleNamespace(**DISK | {"f_favail": 0}), "no room for another file"),
     ],
 )
