@@ -201,7 +201,7 @@ class ScriptArguments:
     )
     # Evaluation
     eval_dataset_name: str | None = _setting(
-        None, "Where the held-out questions come from; unset: from dataset_name.", change=MEASURE
+        None, "Where the held-out questions come from; unset: from dataset_name.", change=MEASURE, of_process=True
     )
     eval_split: str = _setting(
         "test",

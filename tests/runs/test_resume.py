@@ -227,7 +227,8 @@ def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
 # --- The processes of one run
 
 FACTS = {
-    "settings": {**THEN, "save_steps": 10, "dataset_name": "a.csv", "report_to": ["wandb"], "local_rank": 0},
+    "settings": {**THEN, "save_steps": 10, "dataset_name": "a.csv", "report_to": ["wandb"], "local_rank": 0}
+    | {"eval_dataset_name": "c.csv"},
     "sources": PARTS,
     **{"data": "a", "tokens": "b", "held_out": "c", "sharding": UNSHARDED, "checkpoint": None, "commit": "d" * 40},
     "versions": {"torch": "2.13.0", "vllm": "0.9"},
@@ -237,7 +238,8 @@ DISAGREEMENTS = [
     ({}, ""),
     ({"settings": {"learning_rate": 1e-3}}, "learning_rate (0.001 instead of 1e-05)"),
     ({"settings": {"seed": 7, "save_steps": 5}}, "seed (7 instead of 42), save_steps (5 instead of 10)"),
-    ({"settings": {"output_dir": "b", "dataset_name": "b.csv", "report_to": [], "local_rank": 1}}, ""),
+    ({"settings": {"output_dir": "b", "report_to": [], "local_rank": 1}}, ""),
+    ({"settings": {"dataset_name": "b.csv", "eval_dataset_name": "d.csv"}}, ""),  # of the same rows
     ({"data": "x", "settings": {"dataset_name": "b.csv"}}, "dataset_name (b.csv instead of a.csv), the rows"),
     ({"tokens": "x"}, "the tokens"),
     ({"held_out": "x"}, "the held-out rows"),
