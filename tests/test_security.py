@@ -311,7 +311,7 @@ def test_no_tool_obeys_the_name_of_a_file_or_directory(learned, learned_adapter,
         *(["merge", adapter], ["ask", adapter, f"{NAMED}?"], ["new", f"new{NAMED}"], ["publish", run, "me/x"]),
     ]
     fails = [
-        *(["xray", f"broken{NAMED}"], ["merge", adapter], ["new", run], ["report", NAMED * 2], [NAMED]),
+        *(["xray", f"broken{NAMED}"], ["merge", adapter], ["new", f"new{NAMED}"], ["report", NAMED * 2], [NAMED]),
         *(["compare", run, NAMED * 2], ["ask", f"no{NAMED}", "?"], ["merge", run], ["report", run, NAMED]),
     ]
     for status, commands in ((0, works), (2, fails)):

@@ -73,7 +73,8 @@ def read_adapter(name: str, revision: str | None = None, where: str = "model_nam
 
 def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
     """Return a saved adapter's configuration or None, from_pretrained's arguments, and the model's configuration."""
-    name, revision = str(config.model.model_name_or_path), config.model.model_revision
+    name = str(config.model.model_name_or_path)
+    revision: str | None = config.model.model_revision
     adapter = read_adapter(name, revision)
     if adapter:
         name, revision = base_of(adapter), adapter.revision

@@ -65,8 +65,16 @@ class Settings(TypedDict, total=False):
     chat_template_kwargs: dict[str, Any] | None
 
 
-class Record(TypedDict, total=False):
-    """run.json, and what a checkpoint's seal has of it."""
+class Asked(TypedDict, total=False):
+    """What a checkpoint's seal, too, has of a record, to ask its model."""
+
+    prompt: PromptFormat | None
+    shots: list[Shot] | None
+    settings: Settings | None
+
+
+class Record(Asked, total=False):
+    """run.json."""
 
     status: str | None
     started: str | None
@@ -79,14 +87,11 @@ class Record(TypedDict, total=False):
     versions: dict[str, str] | None
     hardware: Hardware | None
     geometry: Geometry | None
-    prompt: PromptFormat | None
-    shots: list[Shot] | None
     data: Data | None
     perfect: dict[str, float] | None  # values of rewards
     sources: dict[str, str] | None  # hashes
     code: dict[str, str] | None
     origin: dict[str, str] | None  # of settings
-    settings: Settings | None
     sessions: list[Session] | None
     seconds: Number
     step: int | None
@@ -158,9 +163,9 @@ CHANGES = {one.name: (ChangeOfShare if one.is_share else ChangeOfMean) | None fo
 KEYS = tuple(one.key for one in measures.MEASURES)  # how the keys of measures, intervals and rewards begin
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read run.json or a seal."""
-    record = read_object(path, Record)
+def read_record(path: Path, kind: Any = Record) -> dict[str, Any]:
+    """Read run.json; as `Asked` a seal, too."""
+    record = read_object(path, kind)
     try:
         check_pattern((record.get("prompt") or {}).get("pattern", "xml"))
     except ValueError as error:

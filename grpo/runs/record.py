@@ -16,7 +16,7 @@ from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.report.contents import FILES
-from grpo.results.readers import read_record
+from grpo.results.readers import Asked, read_record
 from grpo.runs import source
 from grpo.runs.checkpoints import SEAL, step_of
 
@@ -137,7 +137,7 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
     """
     for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
         try:
-            record = read_record(path)
+            record = read_record(path, Asked)
             prompt, shots = dict(record["prompt"]), list(record["shots"])
             return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
         except UserError:
