@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from exact_answers.marks import check_pattern
 from exact_answers.verdict import Verdict, grade
@@ -24,9 +24,16 @@ class Row(NamedTuple):
     golds: list[str]
 
 
+class Parser(argparse.ArgumentParser):
+    """Prints errors, which quote arguments, like everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Print the table; return 2 for a file that cannot be graded."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "python -m exact_answers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", type=Path, metavar="FILE.jsonl")
@@ -39,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         check_pattern(options.pattern)
         rows = list(read(options.file))
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        print(f"error: {options.file}: {error}", file=sys.stderr)
+        print(printable(f"error: {options.file}: {error}"), file=sys.stderr)
         return 2
     verdicts = [_best(row, options.pattern) for row in rows]
     for line in summary(verdicts):
@@ -47,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.wrong:
         for row, verdict in zip(rows, verdicts, strict=True):
             if not verdict.right:
-                print(f"{verdict.why}: read {shorten(verdict.read)}, gold {' or '.join(row.golds)}")
+                print(f"{verdict.why}: read {shorten(verdict.read)}, gold {printable(' or '.join(row.golds))}")
     compare(rows, verdicts)
     return 0
 
@@ -58,19 +65,22 @@ def read(path: Path) -> Iterator[Row]:
     Raises:
         ValueError: a line is no object, or has no text or gold answer.
     """
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):  # a text may contain U+2028
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number} is not JSON: {error}") from None
         text, gold = (_field(row, names) for names in (("text", "completion"), ("gold", "answer")))
-        if text is None or gold is None:
-            raise ValueError(f"line {number} needs text or completion, and gold or answer")
-        if isinstance(text, list):
-            text = "".join(str(message.get("content", "")) for message in text[-1:])
-        yield Row(str(text), [str(each) for each in (gold if isinstance(gold, list) else [gold])])
+        if isinstance(text, list):  # messages
+            last = text[-1] if text else {}
+            text = (last.get("content") or "") if isinstance(last, dict) else None
+        golds = gold if isinstance(gold, list) else [gold]
+        if not golds or not all(isinstance(each, str | int | float) for each in [text, *golds]):
+            needed = "text or completion (a text or messages), and gold or answer (a text, a number or a list of them)"
+            raise ValueError(f"line {number} needs {needed}")
+        yield Row(str(text), list(map(str, golds)))
 
 
 def _field(row: Any, names: tuple[str, ...]) -> Any:
@@ -106,7 +116,8 @@ def compare(rows: list[Row], verdicts: list[Verdict]) -> None:
     for place in differing[:SHOWN]:
         row, verdict = rows[place], verdicts[place]
         here, there = ("right", "wrong") if verdict.right else ("wrong", "right")
-        print(f"  row {place + 1}: {here} here ({verdict.why}), {there} there: {shorten(row.text)} | {row.golds[0]}")
+        gold = printable(row.golds[0])
+        print(f"  row {place + 1}: {here} here ({verdict.why}), {there} there: {shorten(row.text)} | {gold}")
     if len(differing) > SHOWN:
         print(f"  … and {len(differing) - SHOWN} more")
 
@@ -126,6 +137,15 @@ def math_verify() -> Callable[[str, str], bool] | None:
         return bool(verify(parse(wanted), parse(answer)) or verify(parse(wanted), parse(text)))
 
     return judge
+
+
+def printable(text: str) -> str:
+    r"""Return a text with what is no visible sign as escapes, which do not reach the terminal.
+
+    >>> print(printable("\x1b[31mred\u202e"))
+    \x1b[31mred\u202e
+    """
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def shorten(text: str, width: int = 70) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_pickles import RAN, plant
-from helpers_report import page_of, write_run
-from helpers_runs import DEMO, LEARNS
+from helpers_report import Page, page_of, write_run
+from helpers_runs import DEMO, LEARNS, ROOT
 from huggingface_hub import HfApi
 
 import train_grpo
@@ -24,8 +24,10 @@ from grpo.__main__ import main as tool
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.preflight import preflight
-from grpo.report import charts, contents
-from grpo.results import comparison
+from grpo.report import charts, contents, hub
+from grpo.report.files import read_run
+from grpo.report.report import write_page
+from grpo.results import comparison, summary
 from grpo.results.answer import Answer
 from grpo.results.printing import print_answers, print_summaries
 from grpo.results.summary import summarize
@@ -166,6 +168,33 @@ def test_a_models_own_code_runs_only_if_asked_for(model_with_code, tiny_run, mon
     assert "contains custom code" in one_error(capfd) and not RAN.exists()
     assert train_grpo.main([*argv, "--trust_remote_code", "true"]) == 0
     assert RAN.exists()
+
+
+@pytest.mark.parametrize("of_the_base", [False, True])
+def test_an_adapter_imports_no_module_that_it_names(
+    of_the_base, learned_adapter, copy_model, tiny_run, monkeypatch, capfd
+):
+    """PEFT imports what begins with `megatron.`: a folder of that name, where a command starts, has the adapter's."""
+    monkeypatch.syspath_prepend(Path.cwd())
+    Path("megatron").mkdir()
+    adapter = learned_adapter.copy("megatron/ad")
+    (adapter / "evil.py").write_text(f"open({str(RAN.absolute())!r}, 'w').close()\n")
+    hostile = {"megatron_config": {"x": 1}, "megatron_core": "megatron.ad.evil"}
+    path = adapter / "adapter_config.json"
+    config = json.loads(path.read_text())
+    if of_the_base:  # transformers would load an adapter from the base model's directory
+        base = copy_model("base")
+        (base / path.name).write_text(json.dumps(config | hostile))
+        shutil.copy(adapter / "adapter_model.safetensors", base)
+        config, hostile = config | {"base_model_name_or_path": str(base)}, {}
+    path.write_text(json.dumps(config | hostile))
+    for command in (
+        lambda: train_grpo.main(tiny_run(model_name_or_path=str(adapter))),
+        lambda: tool(["ask", "megatron/ad", "What is 2 + 2?"]),
+        lambda: tool(["merge", "megatron/ad"]),
+    ):
+        assert command() == 2
+        assert "megatron_config" in one_error(capfd) and not RAN.exists()
 
 
 def test_rewards_of_other_files_run_only_if_asked_for(tiny_run, capfd):
@@ -383,6 +412,30 @@ def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_p
     assert kind != "script" or page.text.count(HOSTILE[kind]) > 20  # it is shown, as the text that it is
 
 
+def test_a_browser_would_run_no_script_of_the_report_and_load_nothing(harmless):
+    (policy,) = [
+        attrs["content"] for _, attrs in harmless.elements if attrs.get("http-equiv", "").startswith("Content")
+    ]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    first = [attrs for tag, attrs in harmless.elements if tag == "meta"][:2]
+    assert first[1].get("content") == policy  # behind the encoding, before anything that it is about
+    assert not harmless.names & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert not [name for _, attrs in harmless.elements for name in attrs if name.startswith("on")]
+
+
+def test_a_style_of_the_report_has_numbers_alone(tmp_path, monkeypatch):
+    """Whatever the evaluations hold, also if nothing had checked them."""
+    monkeypatch.setattr(charts, "draw_curves", lambda *_: None)
+    run = read_run(write_run(tmp_path / "run"))
+    before, after = run.evaluations["before"], run.evaluations["after"]
+    before["accuracy_lenient_low"] = after["accuracy_strict"] = after["accuracy_strict_high"] = "0;background:url(//x)"
+    after["accuracy_strict_low"] = None
+    rows = dict.fromkeys(after, ("", [("", "")] * 3))
+    monkeypatch.setattr(summary, "table_rows", lambda *_: rows)  # it would not format them
+    styles = [attrs["style"] for _, attrs in Page(write_page(run)).elements if "style" in attrs]
+    assert len(styles) > 10 and all(re.fullmatch(r"(left:-?[\d.]+%;?)?(right:-?[\d.]+%)?", style) for style in styles)
+
+
 def shown_raw(text):
     """The characters of a text that would steer a terminal."""
     return re.findall(
@@ -410,3 +463,39 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     assert not shown_raw(out)
     if kind != "terminal":
         assert out.count(text) >= 10  # nothing was taken for markup
+
+
+NAMED = "a\x1b]0;title\x07\x1b[31m\x9bb\u202e"
+
+
+def test_no_tool_obeys_the_name_of_a_file_or_directory(learned, learned_adapter, monkeypatch, capsys):
+    monkeypatch.setattr(hub, "publish", lambda run, name, revision=None: str(run))
+    monkeypatch.setattr("grpo.tools.publish.publish", lambda run, name: str(run))
+    run, adapter, file = learned.copy(NAMED), learned_adapter.copy(f"adapter{NAMED}"), Path(f"{NAMED}.jsonl")
+    answers = [json.loads(line) for line in (run / "completions_after.jsonl").read_text().splitlines()]
+    for row in answers:  # a reward's name, too, is from a file
+        row |= {"answer": NAMED, "rewards": {NAMED: 1.0}, "completion": f"<answer>{NAMED}"}
+    (run / "completions_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    file.write_text(json.dumps({"completion": f"<answer>1</answer><answer>{NAMED}", "answer": NAMED}) + "\n")
+    Path(f"broken{NAMED}").write_text("{")
+    works = [
+        *(["report", run], ["compare", run, learned.path], ["xray", run], ["xray", file]),
+        *(["merge", adapter], ["ask", adapter, f"{NAMED}?"], ["new", f"new{NAMED}"], ["publish", run, "me/x"]),
+    ]
+    fails = [
+        *(["xray", f"broken{NAMED}"], ["merge", adapter], ["new", f"new{NAMED}"], ["report", NAMED * 2], [NAMED]),
+        *(["compare", run, NAMED * 2], ["ask", f"no{NAMED}", "?"], ["merge", run], ["report", run, NAMED]),
+    ]
+    for status, commands in ((0, works), (2, fails)):
+        for words in commands:
+            assert tool(list(map(str, words))) == status, words
+            out, err = capsys.readouterr()
+            assert not shown_raw(out + err) and r"\x1b]0;title" in out + err, words
+
+
+# --- What runs elsewhere
+
+
+def test_every_action_of_ci_is_a_commit():
+    used = [use for path in (ROOT / ".github").rglob("*.yml") for use in re.findall(r"uses:\s*(.*)", path.read_text())]
+    assert used and all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", use) for use in used)

@@ -25,7 +25,10 @@ MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
 
 def JSON(text: str) -> Any:
     """Parse a flag's value as JSON."""
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise argparse.ArgumentTypeError("it is nested too deeply") from None
 
 
 def JSON_or_name(text: str) -> Any:
@@ -36,6 +39,18 @@ def JSON_or_name(text: str) -> Any:
         return JSON(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+
+
+class _Yaml(yaml.SafeLoader):
+    """Refuses integers that Python would not write: of thousands of digits."""
+
+    def construct_yaml_int(self, node: Any) -> int:
+        number = super().construct_yaml_int(node)
+        str(number)
+        return number
+
+
+_Yaml.add_constructor("tag:yaml.org,2002:int", _Yaml.construct_yaml_int)
 
 
 class Parser(TrlParser):
@@ -145,12 +160,12 @@ def read_recipe(name: str, home: Path = ROOT) -> tuple[dict[str, Any], bool]:
     """
     path = find_recipe(name, home)
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        recipe = _Yaml(path.read_text(encoding="utf-8-sig")).get_single_data()
     except OSError:
         recipes = {recipe.stem for folder in (home, ROOT) for recipe in folder.glob("recipes/*.yaml")}
         names = ", ".join(sorted(recipes))
         raise UserError(f"config: {name!r} cannot be read; use a file's path, or one of {names}") from None
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
     if not isinstance(recipe, dict):
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")

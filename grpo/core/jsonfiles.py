@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core.errors import UserError
+from grpo.core.kinds import check
 from grpo.core.writing import appending, replacing
 
 # --- Writing ------------------------------------------------------------------------------------------------------
@@ -60,16 +61,16 @@ def without_nan(value: Any) -> Any:
 # --- Reading ------------------------------------------------------------------------------------------------------
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file's JSON object; {} without a file. Raise UserError if it contains anything else."""
-    return _object(_read(path), str(path)) if path.is_file() else {}
+def read_object(path: Path, kind: Any = Any) -> dict[str, Any]:
+    """Read a file's JSON object; {} without a file. Raise UserError for anything else, or values of other kinds."""
+    return _object(_read(path), str(path), kind) if path.is_file() else {}
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, kind: Any = Any) -> list[dict[str, Any]]:
     """Read a file with one JSON object a line; [] without a file. Raise UserError for a broken line."""
     # not splitlines(): completions may contain U+2028. A killed run may leave half a line after the last newline
     lines = _read(path).split("\n")[:-1] if path.is_file() else []
-    return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    return [_object(line, f"{path}, line {number}", kind) for number, line in enumerate(lines, 1)]
 
 
 def valid_lines(path: Path) -> list[dict[str, Any]]:
@@ -96,11 +97,12 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _object(text: str, where: str) -> dict[str, Any]:
+def _object(text: str, where: str, kind: Any = Any) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise UserError(f"{where} is not a JSON object; remove it to read the run without it")
+    check(value, kind, where)
     return value

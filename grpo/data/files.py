@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset
@@ -17,7 +18,7 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.processes import say
-from grpo.core.text import visible
+from grpo.core.text import human_bytes, visible
 from grpo.task.gold import Written
 
 Row: TypeAlias = dict[str, Any]
@@ -25,6 +26,8 @@ Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+PACKED_TIGHTLY = 1000  # times its size, above ALWAYS_READ bytes: no text that anybody wrote
+ALWAYS_READ = 100_000_000
 # Three letters in a row, which Western words in Latin-1 hardly have; “ ” … « » – and fixed spaces are no letters
 BEYOND_LATIN = re.compile(rb"[\x80-\x84\x86-\x90\x98-\x9f\xa1-\xaa\xac-\xba\xbc-\xff]{3}")
 NEARLY_JSON: dict[Callable[[str], Any], str] = {  # how a broken row is read, and what to change
@@ -50,10 +53,22 @@ def read_file(path: Path) -> Splits:
 
 
 def _content(path: Path) -> bytes:
-    if path.suffix.lower() == ".zst":  # fsspec would need another package for it
-        return pa.input_stream(str(path), compression="zstd").read()
+    """Read a file, and unpack a compressed one as far as it is no bomb."""
+    packed, content = path.stat().st_size, io.BytesIO()
+    most = min(max(PACKED_TIGHTLY * packed, ALWAYS_READ), psutil.virtual_memory().available)
     with open(path, "rb") as file:
-        return compr[infer_compression(path.name.lower())](file, mode="rb").read()
+        if path.suffix.lower() == ".zst":  # fsspec would need another package for it
+            unpacked: Any = pa.input_stream(file, compression="zstd")
+        else:
+            unpacked = compr[infer_compression(path.name.lower())](file, mode="rb")
+        while part := unpacked.read(2**20):
+            content.write(part)
+            if content.tell() > most and path.suffix.lower() in COMPRESSED:
+                raise ValueError(
+                    f"its {human_bytes(packed)} unpack to more than {human_bytes(most)}, which is {PACKED_TIGHTLY:,} "
+                    "times its size or all free memory; unpack it, and use the part that you need"
+                )
+    return content.getvalue()
 
 
 def _text(path: Path, may_be_latin: bool = False) -> str:

@@ -49,13 +49,33 @@ def base_of(adapter: PeftConfig) -> str:
     return str(folder / name) if folder else name
 
 
+def read_adapter(name: str, revision: str | None = None, where: str = "model_name_or_path") -> PeftConfig | None:
+    """Return the configuration of a saved adapter; None for a whole model.
+
+    Raises:
+        UserError: it, or an adapter in its base model's directory, would make PEFT import a module that it names.
+    """
+    found, source, seen = None, name, set[str]()
+    while source not in seen and (source == name or os.path.isdir(source)):
+        seen.add(source)
+        with model_errors(source, where):
+            if not find_adapter_config_file(source, revision=revision):
+                break
+            adapter = PeftConfig.from_pretrained(source, revision=revision)
+        if getattr(adapter, "megatron_config", None):
+            raise UserError(
+                f"{where}: the adapter_config.json of {source!r} asks for Megatron's layers (megatron_config), whose "
+                "code PEFT would import from wherever it lies; remove megatron_config from it"
+            )
+        found, source, revision = found or adapter, base_of(adapter), adapter.revision
+    return found
+
+
 def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
     """Return a saved adapter's configuration or None, from_pretrained's arguments, and the model's configuration."""
-    name, adapter = str(config.model.model_name_or_path), None
+    name = str(config.model.model_name_or_path)
     revision: str | None = config.model.model_revision
-    with model_errors(name):
-        if find_adapter_config_file(name, revision=revision):
-            adapter = PeftConfig.from_pretrained(name, revision=revision)
+    adapter = read_adapter(name, revision)
     if adapter:
         name, revision = base_of(adapter), adapter.revision
     options = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}

@@ -14,12 +14,12 @@ from typing import Any
 
 from grpo.core import commands
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_lines, read_object
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
 from grpo.results import measures, summary
 from grpo.results.answer import Answer, file_of, read_answers
 from grpo.results.measures import Measure
+from grpo.results.readers import read_alarms, read_comparison, read_evaluation, read_metrics, read_record
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ class RunFiles:
 
 def read_run(run: Path) -> RunFiles:
     """Read all files of a run. Raise UserError if one is broken, or if all are missing."""
-    record, lines = read_object(run / "run.json"), read_lines(run / "metrics.jsonl")
+    record, lines = read_record(run / "run.json"), read_metrics(run / "metrics.jsonl")
     trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
     step = record["step"] if record.get("step") is not None else max(trained, default=0)
     status = _status(run, record)
-    evaluations = {when: read_object(run / f"eval_{when}.json") for when in summary.HEADINGS}
-    comparison = read_object(run / "comparison.json")
+    evaluations = {when: read_evaluation(run / f"eval_{when}.json") for when in summary.HEADINGS}
+    comparison = read_comparison(run / "comparison.json")
     saved = record.get("best_step", step)
     if evaluations["after"].get("step") != saved:
         evaluations["after"] = {}
@@ -126,7 +126,7 @@ def read_run(run: Path) -> RunFiles:
     curves = read_curves(lines)
     if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    return RunFiles(run, record, status, step, curves, evaluations, comparison, read_lines(run / "alarms.jsonl"))
+    return RunFiles(run, record, status, step, curves, evaluations, comparison, read_alarms(run / "alarms.jsonl"))
 
 
 def best_weights(record: dict[str, Any]) -> str:

@@ -42,8 +42,8 @@ def limits(run: RunFiles) -> dict[str, float]:
     """Return limits by the key of their curve: the reward of a perfect answer, and the norm for clipping."""
     perfect, names = run.record.get("perfect") or {}, run.settings.get("reward_funcs") or []
     limits = {reward_key(name): value for name, value in perfect.items()}
-    if len(perfect) == len(names) > 0:
-        weights = run.settings.get("reward_weights") or [1.0] * len(names)
+    weights = run.settings.get("reward_weights") or [1.0] * len(names)
+    if len(perfect) == len(names) == len(weights) > 0:
         limits["reward"] = sum(weight * value for weight, value in zip(weights, perfect.values(), strict=True))
     norm = run.settings.get("max_grad_norm") or 0
     # a distant limit would flatten the curve

@@ -55,7 +55,8 @@ class Answer:
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> "Answer":
         """Make an answer of a line of completions_*.jsonl; keys of other versions are ignored."""
-        return cls(**{each.name: line[each.name] for each in fields(cls) if each.name in line})
+        known = {each.name: line[each.name] for each in fields(cls) if each.name in line}
+        return cls(**known | {"answer": line.get("answer") or None})  # not a list without alternatives
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of completions_*.jsonl."""
@@ -84,7 +85,7 @@ def file_of(directory: Path, when: str) -> Path:
 
 def read_answers(file: Path) -> list[Answer]:
     """Read the file of an evaluation's answers; [] without it. Raise UserError for a broken line."""
-    return list(map(Answer.from_json, read_lines(file)))
+    return list(map(Answer.from_json, read_lines(file, Answer)))
 
 
 def most_given(answers: Sequence[Answer]) -> given.OneAnswer | None:

@@ -1,7 +1,6 @@
 """Write a run's record, `run.json`, and set aside what a resumed run replaces."""
 
 import dataclasses
-import json
 import os
 import platform
 import time
@@ -18,6 +17,7 @@ from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.core.writing import remove
 from grpo.report.contents import FILES
+from grpo.results.readers import Asked, read_record
 from grpo.runs import source
 from grpo.runs.checkpoints import SEAL
 
@@ -138,10 +138,13 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
     """
     for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_record(path, Asked)
             prompt, shots = dict(record["prompt"]), list(record["shots"])
             return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UserError:
+            if path == model / "run.json":
+                raise
+        except (OSError, KeyError, TypeError) as error:
             if path == model / "run.json" and path.exists():
                 raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
     return None

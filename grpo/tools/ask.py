@@ -32,7 +32,7 @@ def answer(model_dir: Path, question: str) -> str:
         raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
     try:
         prompt_format = PromptFormat(**record["prompt"])
-        prompt = prompt_format.prompt(question, record["shots"])
+        prompt, perfect = prompt_format.prompt(question, record["shots"]), prompt_format.answered("", "")
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"ask: the record of {str(model_dir)!r} is of another version ({error})") from None
     logging.disable_progress_bar()  # of weights that are loaded
@@ -46,7 +46,7 @@ def answer(model_dir: Path, question: str) -> str:
             if is_adapter
             else AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
         )
-    keep_tags(tokenizer, prompt_format.answered("", ""))
+    keep_tags(tokenizer, perfect)
     policy = Policy(
         model.to("cuda" if gpu else "cpu"),
         tokenizer,

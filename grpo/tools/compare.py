@@ -99,9 +99,9 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     settings, sources = differing(runs), differing_sources(runs)
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
     one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
+    lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
     show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     show(_table(runs, with_mean=one_experiment))
-    lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
     if settings or sources:
         lines.append("What differs:")
     elif one_experiment:

@@ -5,20 +5,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from peft import PeftConfig, PeftModel
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import write_json
-from grpo.policy.loading import base_of, model_errors
+from grpo.core.text import printable
+from grpo.policy.loading import base_of, model_errors, read_adapter
 from grpo.runs.record import read_prompt
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:
     """Load an adapter's base model, unquantized; dtype "auto" is the model's own."""
-    with model_errors(str(adapter), where):
-        config = PeftConfig.from_pretrained(str(adapter))
+    config: Any = read_adapter(str(adapter), where=where)
     base = base_of(config)
     if os.path.isdir(base):  # downloads keep their progress bar
         logging.disable_progress_bar()
@@ -62,5 +62,5 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     output = given.output or given.run / "merged"
     merge(given.run, output)
-    print(f"Saved in {output}")
+    print(printable(f"Saved in {output}"))
     return 0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from grpo.core import INSTALLED, ROOT
 from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.text import printable
 
 FILES = ("train_grpo.py", "rewards.py", "recipes/demo.yaml", "assets/demo/*.jsonl", "assets/demo/model/*", "launch/*")
 
@@ -73,6 +74,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("directory", metavar="DIR", type=Path, help="the directory to write to; . is this one")
     given = parser.parse_args(argv)
     write(given.directory)
-    print(f"Wrote train_grpo.py, rewards.py and the demo (recipes/, assets/, launch/) to {given.directory}")
-    print(*next_steps(given.directory), sep="\n")
+    wrote = f"Wrote train_grpo.py, rewards.py and the demo (recipes/, assets/, launch/) to {given.directory}"
+    print(printable("\n".join([wrote, *next_steps(given.directory)])))
     return 0

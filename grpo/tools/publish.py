@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from grpo.core.errors import ArgumentParser
+from grpo.core.text import printable
 from grpo.report.hub import publish
 
 
@@ -14,5 +15,5 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", type=Path, help="the directory of a run, or of a merged model")
     parser.add_argument("name", metavar="NAME", help="your-name/your-model; made (public) if it does not exist")
     given = parser.parse_args(argv)
-    print(f"Uploaded to {publish(given.run, given.name)}")
+    print(printable(f"Uploaded to {publish(given.run, given.name)}"))
     return 0

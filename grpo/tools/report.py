@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from grpo.core.errors import ArgumentParser
+from grpo.core.text import printable
 from grpo.report.contents import draw
 
 
@@ -10,5 +11,6 @@ def main(argv: list[str]) -> int:
     """Run `python -m grpo report` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
-    print(*draw(parser.parse_args(argv).run), sep="\n")
+    for path in draw(parser.parse_args(argv).run):
+        print(printable(str(path)))
     return 0

@@ -18,13 +18,13 @@ from typing import Any
 
 from exact_answers import is_right
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.jsonfiles import read_object
 from grpo.core.text import decimals, printable, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.evaluation.evaluate import with_rewards
 from grpo.report.files import read_run
 from grpo.results.answer import Answer, file_of, most_given, read_answers
 from grpo.results.measures import REWARD, Measure, of_reward
+from grpo.results.readers import read_record
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
 from grpo.task.gold import alternatives, read_column, readable
@@ -95,11 +95,13 @@ def task_of(file: Path) -> Task:
     path = file.with_name("run.json")
     if not path.is_file():
         return Task(XML)
+    record = read_record(path)
     try:
-        record = read_object(path)
         judge = record["settings"].get("judge")
-        return Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
-    except (UserError, ValueError, LookupError, TypeError):
+        task = Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
+        task.perfect("", "")  # raises for a template without an answer
+        return task
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
@@ -152,7 +154,7 @@ def print_findings(answers: Mapping[int, Answer], task: Task, heading: str) -> N
     for name, measure in columns.items():
         known = [value for value in map(measure.of, all_of_them) if value is not None]
         mean, above = (decimals(fmean(known), 3), f"{fmean(value > 0 for value in known):.0%}") if known else "––"
-        print(f"{name:<28}{mean:>12}{above:>8}")
+        print(f"{printable(name):<28}{mean:>12}{above:>8}")
     for kind, numbers in flagged.items():
         print(f"\n{kind} ({len(numbers)} of {len(answers)})")
         for number in numbers[:MAX_LISTED]:

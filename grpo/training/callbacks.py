@@ -171,7 +171,8 @@ class Watch(TrainerCallback):
         kept: Any = state.stateful_callbacks  # part of every checkpoint, so that a resumed run raises the same alarms
         if "watch" in kept:
             now = {"unended": self.seen.unended}  # it may have been repaired since
-            self.trainer.history, self.raised = History(**kept["watch"]["seen"] | now), kept["watch"]["raised"]
+            seen = {key: value for key, value in kept["watch"]["seen"].items() if key in vars(self.seen)} | now
+            self.trainer.history, self.raised = History(**seen), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)

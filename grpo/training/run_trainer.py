@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from accelerate.utils import gather_object
@@ -41,6 +41,7 @@ from transformers.trainer_utils import SaveStrategy
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core.errors import UserError
+from grpo.core.kinds import fault
 from grpo.core.phases import (
     EVALUATION,
     OPTIMIZER_STEP,
@@ -64,6 +65,24 @@ from grpo.training import sampling_trial
 from grpo.training.causes import History
 from lean_grpo import LeanGRPOTrainer
 
+
+class _Watch(TypedDict):
+    seen: History
+    raised: list[str]
+
+
+class _AccuracyCurve(TypedDict):
+    step: int
+
+
+SAVED_STATE = {  # what a resumed run uses of trainer_state.json
+    "epoch": float,
+    "global_step": int,
+    "max_steps": int,
+    "log_history": list[dict[str, Any]],
+    "best_model_checkpoint": str | None,
+    "stateful_callbacks": {"watch": _Watch, "accuracy_curve": _AccuracyCurve},
+}
 OPTIONS = {"initial_lr", "betas", "eps", "weight_decay", "momentum"}  # of a group of an optimizer's parameters
 
 
@@ -129,7 +148,9 @@ class RunTrainer(LeanGRPOTrainer):
         ):
             if isinstance(resume_from_checkpoint, str):
                 with self._during(READING):  # first, since a broken file fails amid transformers' `train`
-                    TrainerState.load_from_json(f"{resume_from_checkpoint}/{checkpoints.STATE}")
+                    state = vars(TrainerState.load_from_json(f"{resume_from_checkpoint}/{checkpoints.STATE}"))
+                    if found := fault(state, SAVED_STATE):
+                        raise ValueError(f"{checkpoints.STATE}: {found}")
                     pickles.check(Path(resume_from_checkpoint))
             return super().train(resume_from_checkpoint, *args, **kwargs)
 

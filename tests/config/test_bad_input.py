@@ -93,6 +93,10 @@ FILES = {
 
 RECIPES = {
     "missing": Case("config:", {"config": "gone.yaml"}),
+    "deep": recipe("[" * 100_000, "config: given.yaml is not valid YAML"),
+    "deep JSON": Case("reward_args: it is nested too deeply", {"reward_args": "[" * 100_000}),
+    "digits": recipe("seed: 0x" + "f" * 50_000, "config: given.yaml is not valid YAML"),
+    "digits inside": recipe("generation_kwargs: {a: [0x" + "f" * 50_000 + "]}", "config: given.yaml is not valid YAML"),
     "Python object": recipe("beta: !!python/object/apply:os.system ['touch written']\n", "config:"),
     "unknown key": recipe("lerning_rate: 1", "lerning_rate:"),
     "alone without a model": Case("model_name_or_path: it is empty", {"config": "given.yaml", "model_name_or_path": None}, files={"given.yaml": "standalone: true"}),

@@ -9,8 +9,10 @@ import lzma
 import pickle
 import re
 import subprocess
+import zipfile
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ from helpers_runs import ROWS
 from helpers_tables import each
 
 from grpo.core.errors import UserError
-from grpo.data import sources
+from grpo.data import files, sources
 from grpo.task.gold import gold_answer
 
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -494,3 +496,34 @@ def test_slices(spec, count):
 def test_an_error_about_a_split_lists_those_that_there_are(spec):
     with pytest.raises(UserError, match=r"dataset_split: .*train .40 rows"):
         sources.take_split({"train": Dataset.from_list(ROWS)}, spec)
+
+
+def write_zip(path, content):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("r.jsonl", content)
+
+
+PACKERS = {
+    ".gz": lambda path, content: path.write_bytes(gzip.compress(content)),
+    ".bz2": lambda path, content: path.write_bytes(bz2.compress(content)),
+    ".xz": lambda path, content: path.write_bytes(lzma.compress(content)),
+    ".zst": write_zst,
+    ".zip": write_zip,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_refused(ending, monkeypatch):
+    row = b'{"question": "2 + 2?", "answer": "4"}\n'
+    content = row + b" " * 3_000_000 + b"\n"
+    path = Path(f"r.jsonl{ending}")
+    PACKERS[ending](path, content)
+    assert len(files.read_file(path)["train"]) == 1  # below 100 MB it is read
+    monkeypatch.setattr(files, "ALWAYS_READ", 1_000_000)
+    monkeypatch.setattr(files, "PACKED_TIGHTLY", 100)
+    with pytest.raises(ValueError, match=r"unpack to more than 1.0 MB, .* unpack it"):
+        files.read_file(path)
+    monkeypatch.setattr(files, "ALWAYS_READ", 4_000_000)
+    monkeypatch.setattr(files.psutil, "virtual_memory", lambda: SimpleNamespace(available=2_000_000))
+    with pytest.raises(ValueError, match=r"unpack to more than 2.0 MB"):
+        files.read_file(path)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers_runs import ROOT
 
-from exact_answers import exact_reward
+from exact_answers import __main__, exact_reward
 from exact_answers.__main__ import main
 
 
@@ -37,11 +37,46 @@ def test_rows_on_which_math_verify_differs_are_listed(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", "line 1 is not JSON"), ('{"text": "7"}', "line 1 needs text or completion"), ("[7]", "line 1 needs")],
+    [
+        *(("{", "line 1 is not JSON"), ("[" * 200_000, "line 1 is not JSON")),
+        *(('{"text": "7"}', "line 1 needs text or completion"), ("[7]", "line 1 needs")),
+        *(('{"text": "7", "gold": []}', "line 1 needs"), ('{"text": [1], "gold": "7"}', "line 1 needs")),
+    ],
+    ids=range(6),
 )
 def test_a_file_that_cannot_be_graded_is_one_line(tmp_path, capsys, content, words):
     (tmp_path / "rows.jsonl").write_text(content)
-    assert main([str(tmp_path / "rows.jsonl")]) == 2 and words in capsys.readouterr().err
+    assert main([str(tmp_path / "rows.jsonl")]) == 2
+    out, err = capsys.readouterr()
+    assert words in err and err.count("\n") == 1 and not out
+
+
+OTHERS = (None, True, -1, 1.5, float("inf"), "x", [], {}, [1], [[]], {"a": 1}, [{"content": [1]}], "long " * 20_000)
+
+
+@pytest.mark.parametrize("key", ["text", "completion", "gold", "answer"])
+def test_any_other_value_is_graded_or_one_line(key, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(__main__, "math_verify", lambda: None)  # which takes minutes for the long text
+    row = {"completion": "7", "answer": "7"} if key in ("completion", "answer") else {"text": "7", "gold": "7"}
+    for other in OTHERS:
+        status = main([write(tmp_path / "rows.jsonl", row | {key: other}), "--wrong"])
+        assert (status, capsys.readouterr().err.count("\n")) in ((0, 0), (2, 1)), other
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[31m\x9b31m\u202e\r"
+
+
+def test_no_text_or_name_reaches_the_terminal_raw(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(__main__, "math_verify", lambda: lambda text, gold: True)  # it differs on all rows
+    rows = [{"text": f"It is {text}", "gold": [f"8{HOSTILE}", HOSTILE]} for text in ("7", HOSTILE)]
+    for name in ("rows.jsonl", f"rows{HOSTILE}.jsonl"):
+        assert main([write(tmp_path / name, *rows), "--wrong"]) == 0
+    (tmp_path / name).write_text("{")
+    assert main([str(tmp_path / name)]) == main([str(tmp_path / f"no{name}")]) == 2
+    with pytest.raises(SystemExit):
+        main([name, name])
+    out, err = capsys.readouterr()
+    assert "\\x1b]0;title" in out and all(sign.isprintable() or sign == "\n" for sign in out + err)
 
 
 def test_a_missing_file_or_pattern_is_one_line(tmp_path):

@@ -1,6 +1,7 @@
 """Any text is graded in time that is linear in it, and no size is computed that nobody bounded."""
 
 import itertools
+import string
 import sys
 import time
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from exact_answers import extract_answer, grade, is_right
 from exact_answers.marks import ANSWER_PATTERNS
 from exact_answers.verdict import MAX_TEXT
+from exact_answers.writing import normalize, tokenize
 
 MILLION = [unit * (1_000_000 // len(unit)) for unit in ("1,", "(", "71 or ", r"\boxed{", "$x$ is ", "Answer: ", "\n")]
 HOSTILE = [
@@ -67,7 +69,26 @@ UNITS = [
         "Answer: 5\n",
         ".",
     ),
-    *("<answer>", "<think>", r"\boxed{", "\\", "_", "`", "'", "9", "x", "0\u0305", "²", "𝟕", "½", "1 000 ", "5 km/h*"),
+    *(
+        "<answer>",
+        "<think>",
+        r"\boxed{",
+        "\\",
+        "_",
+        "?",
+        "!",
+        "?!}",
+        "`",
+        "'",
+        "9",
+        "x",
+        "0\u0305",
+        "²",
+        "𝟕",
+        "½",
+        "1 000 ",
+        "5 km/h*",
+    ),
 ]
 
 
@@ -85,6 +106,13 @@ def test_a_repeated_piece_takes_a_tenth_of_a_second(unit, gold):
     grade(f"<answer>{text}</answer>", gold)
     grade(text, gold)
     assert time.process_time() - start < 2  # 0.1 on a quiet machine; quadratic code takes minutes
+
+
+@pytest.mark.parametrize("sign", [*string.punctuation, *"？。…一"])
+def test_a_run_of_any_sign_is_read_in_linear_time(sign):
+    start = time.process_time()
+    tokenize(normalize(sign * 10_000 + "}"))
+    assert time.process_time() - start < 1.5  # 0.05 on a quiet machine; quadratic code takes 2
 
 
 class Steps:

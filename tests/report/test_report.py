@@ -159,11 +159,11 @@ def test_only_the_page_of_a_run_that_trains_reloads_itself(run, status, undrawn)
     assert report.refresh(run, steps=48) == ""
     page = Page(run / "report.html")
     live = status == "running"
-    assert any("http-equiv" in attrs for _, attrs in page.elements) == live
+    assert any(attrs.get("http-equiv") == "refresh" for _, attrs in page.elements) == live
     assert ("24 of 48 optimizer steps" in page.text) == live
     assert not (run / "curves.png").exists()  # it is left to the end
     contents.draw(run)  # the user's command, of a run that was perhaps killed
-    assert "http-equiv" not in (run / "report.html").read_text()
+    assert 'http-equiv="refresh"' not in (run / "report.html").read_text()
 
 
 # --- Charts

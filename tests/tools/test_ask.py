@@ -101,7 +101,7 @@ def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
         (["2 + 2?"], "outputs/"),
         ([""], "question"),
         (["notes", "2 + 2?"], "'notes' contains no model"),
-        (["broken", "2 + 2?"], "'broken' is not a run (JSONDecodeError in broken/run.json)"),
+        (["broken", "2 + 2?"], "broken/run.json is not a JSON object"),
         (["newer", "2 + 2?"], "the record of 'newer' is of another version ("),
         (["alone", "2 + 2?"], "no file has the prompt of 'alone'"),
     ],

@@ -4,6 +4,8 @@ After a kill, and on two processes: tests/test_killed.py; with sharded weights: 
 """
 
 import json
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,24 @@ class Rates(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
         self.rates += [group["lr"] for group in optimizer.param_groups][:1]
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        *(("epoch", math.nan), ("log_history", "x"), ("global_step", "1"), ("stateful_callbacks", [1])),
+        *(("stateful_callbacks", {"watch": other}) for other in ("x", {}, {"seen": {"steps": "x"}, "raised": []})),
+    ],
+)
+def test_other_values_in_a_checkpoints_state_are_one_line(key, other, learned, capsys):
+    run = learned.copy()
+    shutil.rmtree(run / "checkpoint-2")
+    (run / "model.safetensors").unlink()  # so that it has not finished
+    path = run / "checkpoint-1" / checkpoints.STATE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: other}))
+    assert train_grpo.main(flags(**RESUMED)) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "checkpoint-1 does not load" in line and (key in line or key == "stateful_callbacks")
 
 
 def test_a_resumed_optimizer_follows_the_settings(tiny_model, tmp_path):
