@@ -68,7 +68,7 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 10
     assert compared["diagnosis"] and all(f"Likely cause: {cause}." in learned.shown for cause in compared["diagnosis"])
     page, card = (learned.path / "report.html").read_text(), (learned.path / "README.md").read_text()
-    assert str(DEMO / "train.jsonl") in page and "http-equiv" not in page  # it is over, and loads itself no more
+    assert str(DEMO / "train.jsonl") in page and '"refresh"' not in page  # it is over, and loads itself no more
     assert all("too small to tell" in text for text in (learned.shown, page, card))
 
 

@@ -74,5 +74,7 @@ def test_its_imports_are_in_its_requirements():
     packages = {line.partition(">")[0] for line in lines if not line.startswith("#")}
     tree = ast.parse((ROOT / "examples" / "with_unsloth.py").read_text())
     imported = {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {"unsloth", "trl", "datasets"} <= imported - {"typing", "exact_answers", "rewards"} <= packages
+    assert (
+        {"unsloth", "trl", "datasets"} <= imported - {*sys.stdlib_module_names, "exact_answers", "rewards"} <= packages
+    )
     assert "mpmath" in packages  # of exact_answers

@@ -59,7 +59,7 @@ def _results(run: RunFiles) -> list[str]:
     if "sentence" in run.comparison:
         causes = [f"- Likely cause: {markdown(cause)}." for cause in run.comparison.get("diagnosis") or []]
         lines += [f"**{markdown(run.comparison['sentence'])}**", "", *causes, *([""] if causes else [])]
-    count = markdown(next(iter(run.evaluations.values()))["n"])
+    count = next(iter(run.evaluations.values()))["n"]
     lines += [f"{count} held-out questions, one greedy completion each. Shares in per cent, 95 % intervals.", ""]
     lines += [f"| | {' | '.join(columns)} |", "| :-- |" + " --: |" * len(columns)]
     for name, cells in run.results.values():

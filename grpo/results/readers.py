@@ -4,6 +4,7 @@ A missing file is {}. A value of another kind, or a missing one that is required
 have other keys, of other versions.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
@@ -18,6 +19,7 @@ Number = float | None
 
 
 class Process(TypedDict, total=False):
+    id: int | None
     host: str | None
 
 
@@ -63,6 +65,7 @@ class Settings(TypedDict, total=False):
     dtype: str | None
     bf16: bool | None
     chat_template_kwargs: dict[str, Any] | None
+    resume_from_checkpoint: str | None
 
 
 class Asked(TypedDict, total=False):
@@ -97,6 +100,16 @@ class Record(Asked, total=False):
     step: int | None
     planned: int | None
     best_step: int | None
+
+
+class Seal(TypedDict, total=False):
+    """complete.json, the seal of a checkpoint; to ask its model, it is also read as `Asked`."""
+
+    world_size: Required[int]
+    sharding: str | None
+    settings: dict[str, Any] | None
+    sources: dict[str, str] | None
+    versions: dict[str, Any] | None
 
 
 class Log(TypedDict, total=False):
@@ -171,6 +184,13 @@ def read_record(path: Path, kind: Any = Record) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path}: prompt: {error}") from None
     return record
+
+
+def known_record(path: Path) -> dict[str, Any]:
+    """Read run.json; {} also if it is broken."""
+    with contextlib.suppress(UserError, OSError):
+        return read_record(path)
+    return {}
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

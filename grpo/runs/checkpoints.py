@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core.directories import is_checkpoint, step_of
-from grpo.core.jsonfiles import read_value, write_json
+from grpo.core.errors import UserError
+from grpo.core.jsonfiles import read_object, write_json
 from grpo.core.processes import UNSHARDED
 from grpo.core.writing import flush, remove
+from grpo.results.readers import Seal
 
 SEAL = "complete.json"
 STATE = "trainer_state.json"
@@ -73,7 +75,9 @@ def is_sealed(directory: Path) -> bool:
 
 def read_seal(directory: Path) -> dict[str, Any]:
     """Read a checkpoint's seal; {} if it is missing or broken."""
-    return read_value(directory / SEAL) or {}
+    with contextlib.suppress(UserError, OSError):
+        return read_object(directory / SEAL, Seal)
+    return {}
 
 
 def shardings(directory: Path) -> tuple[str, ...]:
@@ -94,8 +98,7 @@ def problem_with(directory: Path) -> str | None:
         return "that is not the name of a checkpoint (checkpoint-N)"
     if not is_sealed(directory):
         return f"it has no {SEAL}, so it is half-written, or another program saved it (stock TRL writes none)"
-    processes = read_seal(directory).get("world_size")
-    if type(processes) is not int or processes < 1:
+    if (processes := read_seal(directory).get("world_size", 0)) < 1:
         return f"{SEAL} cannot be read"
     names = {path.name for path in directory.iterdir()}
     if not _shardings_by_files(directory):

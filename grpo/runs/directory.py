@@ -16,6 +16,7 @@ from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value
 from grpo.core.processes import LOCK, is_first_process, is_locked
 from grpo.core.settings import LENGTH, about, data_label
+from grpo.results.readers import known_record
 from grpo.runs import checkpoints
 
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
@@ -176,8 +177,9 @@ def _resume_newest(run: Path) -> Claim:
         return Claim(str(run), str(newest), tuple(notes))
     if not holds_run(run):
         return Claim(str(run), None, (Check("ok", "checkpoint", f"auto: {run} holds no run yet, so this begins one"),))
-    origin = read_value(run / "run.json", "settings", "resume_from_checkpoint")
-    broken_off = str(read_value(run / "run.json", "status")).startswith(("running", "interrupted", "failed"))
+    record = known_record(run / "run.json")
+    origin = (record.get("settings") or {}).get("resume_from_checkpoint")
+    broken_off = str(record.get("status")).startswith(("running", "interrupted", "failed"))
     weights = any(run.glob("*.safetensors"))
     kept = weights or any(map(checkpoints.is_sealed, checkpoints.list_all(run)))
     if broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
@@ -222,8 +224,8 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
     else:
         reason = f"already holds a run; {WAYS_OUT}"
         if lock is None:
-            process = read_value(directory / "run.json", "process")  # none before it trains
-            who = f" (process {process['id']} on {process['host']})" if process else ""
+            process = known_record(directory / "run.json").get("process")  # none before it trains
+            who = f" (process {process.get('id')} on {process.get('host')})" if process else ""
             reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
         raise UserError(f"output_dir: {str(directory)!r} {reason}")
     try:

@@ -12,12 +12,13 @@ import torch
 from grpo.core import commands
 from grpo.core.directories import step_of
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
+from grpo.core.jsonfiles import read_object, valid_lines, write_json, write_lines
+from grpo.core.kinds import fault
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.core.writing import remove
 from grpo.report.contents import FILES
-from grpo.results.readers import Asked, read_record
+from grpo.results.readers import Asked, Log, read_record
 from grpo.runs import source
 from grpo.runs.checkpoints import SEAL
 
@@ -43,7 +44,7 @@ def start_record(run: "Run", **values: Any) -> None:
     config, directory, checkpoint = run.config, run.output, run.checkpoint
     directory.mkdir(parents=True, exist_ok=True)
     step = step_of(checkpoint) if checkpoint else 0
-    earlier = (read_value(checkpoint.parent / "run.json") if checkpoint else None) or {}
+    earlier = read_record(checkpoint.parent / "run.json") if checkpoint else {}
     own = checkpoint is not None and directory.resolve() == checkpoint.parent.resolve()
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -66,7 +67,7 @@ def start_record(run: "Run", **values: Any) -> None:
         "code": run.source.code,
         "origin": config.origin,
         "settings": run.settings(),
-        "sessions": [*earlier.get("sessions", []), session],
+        "sessions": [*(earlier.get("sessions") or []), session],
     }
     # first of all files, so that what a kill leaves is known to be a run's, and is not finished without its results
     write_json(directory / "run.json", earlier | {"status": "running"} if own else record)
@@ -90,8 +91,8 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
     names = [name for name in dict.fromkeys([*results, *weights, *sorted(model)]) if (run / name).exists()]
     if not set(names) - {"README.md"}:  # a card without results is rewritten with each checkpoint
         return
-    ended = earlier.get("step")  # a file's value, which becomes a name
-    aside = run / f"_ended-at-step-{ended if type(ended) is int and ended >= 0 else step_of(checkpoint)}"
+    ended = earlier.get("step")  # a whole number, since it becomes a name
+    aside = run / f"_ended-at-step-{step_of(checkpoint) if ended is None else ended}"
     aside.mkdir(exist_ok=True)
     kept = ("status", "step", "best_step", "settings", "prompt", "shots")  # needed to ask its model, also elsewhere
     write_json(aside / "run.json", {key: earlier[key] for key in kept if key in earlier})
@@ -103,7 +104,8 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
     """Keep only the earlier file's lines up to this step, without a session's summary."""
     lines = valid_lines(earlier) if earlier else []
-    kept = [line for line in lines if line.get("step", 0) <= step and "train_runtime" not in line]
+    known = [line for line in lines if not fault(line, Log)]
+    kept = [line for line in known if line["step"] <= step and "train_runtime" not in line]
     if kept:
         write_lines(path, kept)
     else:

@@ -12,10 +12,11 @@ from datasets import Dataset
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_value, without_nan
+from grpo.core.jsonfiles import without_nan
 from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning, must_agree
 from grpo.core.text import shorten
 from grpo.core.versions import commit, versions
+from grpo.results.readers import known_record, read_record
 from grpo.runs import checkpoints
 from grpo.runs.source import REST, without_rest
 
@@ -81,7 +82,7 @@ def check_rows(checkpoint: Path, rows: Dataset) -> None:
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
     """Return the settings and sources that make a run another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
-    then = checkpoints.read_seal(newest) if newest else read_value(run / "run.json") or {}
+    then = checkpoints.read_seal(newest) if newest else known_record(run / "run.json")
     # names of data count, since rows are not compared
     changed = changes(then, settings, lambda key: changes_learning(key) or _names_data(key))
     found = _in_words(changed, other_sources(then, sources))
@@ -105,7 +106,7 @@ def changed_since_the_end(
         output: where the resumed run would write.
     """
     run = checkpoint.parent
-    record = read_value(run / "run.json") or {}
+    record = read_record(run / "run.json")
     ended = record.get("status") == "finished" and record.get("step") == record.get("planned")
     if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
         return None

@@ -126,7 +126,6 @@ HOSTILE = [
 def card_of(run, text):
     """The card of a run with this text wherever one of a user, a model or a file may be."""
     write_run(run, text)
-    change(run, "eval_before.json", n=text)
     change(run, "comparison.json", sentence=text, diagnosis=[text, f"{text} amid {text}"])
     rewards = json.loads((run / "run.json").read_text())["settings"]
     rewards |= {"reward_funcs": [text, f"own.{text}"], "model_name_or_path": text, "dataset_name": text}

@@ -9,6 +9,7 @@ from helpers_checkpoints import make_checkpoint
 
 import train_grpo
 from grpo.config.configure import configure
+from grpo.core.errors import UserError
 from grpo.core.jsonfiles import append_line
 from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
@@ -50,7 +51,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
         append_line(Path("r") / name, {"step": 6, "name": "later"})
     with Path("r/metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "hal')
-    earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "seconds": 10.0}]}
+    earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "from_step": 0, "seconds": 10.0}]}
     Path("r/run.json").write_text(json.dumps(earlier))
     Path("r/eval_before.json").write_text("kept")
     records.start_record(run("--resume_from_checkpoint", "auto"))
@@ -61,7 +62,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
     records.finish(Path("r"), "finished", 5.04, 6)
     record = read()
     assert record["started"] == "then" and record["seconds"] == 15.0
-    assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
+    assert [session["from_step"] for session in record["sessions"]] == [0, 4]
 
 
 def test_a_run_that_begins_anew_keeps_no_lines():
@@ -74,7 +75,7 @@ def test_a_run_that_begins_anew_keeps_no_lines():
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
 
 
-@pytest.mark.parametrize("step", ["/../../victim", "../victim", "9", -1, 1.5, True, None, [2]])
+@pytest.mark.parametrize("step", ["/../../victim", "../victim", "9", 1.5, True, [2], None, -1])
 def test_no_value_of_a_record_becomes_a_path(step):
     """Its step is in the name of the folder for the results of its end."""
     make_checkpoint("r", 4)
@@ -83,14 +84,32 @@ def test_no_value_of_a_record_becomes_a_path(step):
     Path("r/run.json").write_text(json.dumps({"status": "finished", "step": step, "planned": 99}))
     for path in ("r/model.safetensors", "r/comparison.json", "r/checkpoint-4/mine", "r/mine"):
         Path(path).write_text("{}")
-    records.start_record(run("--resume_from_checkpoint", "auto", "--max_steps", "9"))
+    argv = ["--resume_from_checkpoint", "auto", "--max_steps", "9"]
+    if step is None or step == -1:
+        records.start_record(run(*argv))
+        aside = Path("r", f"_ended-at-step-{4 if step is None else -1}")
+        assert {path.name for path in aside.iterdir()} == {"run.json", "mine", "model.safetensors", "comparison.json"}
+    else:
+        with pytest.raises(UserError, match=r"^r/run\.json: step is .* instead of a whole number or null"):
+            run(*argv)
     assert not list(Path("victim").iterdir()) and not list(Path("r/_ended-at-step-").iterdir())
-    assert {path.name for path in Path("r/_ended-at-step-4").iterdir()} == {
-        "run.json",
-        "mine",
-        "model.safetensors",
-        "comparison.json",
-    }
+
+
+OTHER_KINDS = {"sessions": "text", "settings": [1], "sources": "x", "versions": 7, "started": {}, "status": "finished"}
+
+
+@pytest.mark.parametrize("key", OTHER_KINDS)
+def test_a_record_of_other_kinds_is_one_line_at_a_resume(key):
+    make_checkpoint("r", 4)
+    Path("r/metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n{}\n')
+    Path("r/run.json").write_text(json.dumps({"status": "running", key: OTHER_KINDS[key]}))
+    argv = ["--resume_from_checkpoint", "auto"]
+    if key == "status":
+        records.start_record(run(*argv))
+        assert Path("r/metrics.jsonl").read_text() == '{"step": 3}\n'
+    else:
+        with pytest.raises(UserError, match=rf"^r/run\.json: {key} is "):
+            run(*argv)
 
 
 def test_the_record_comes_before_all_other_files(monkeypatch):

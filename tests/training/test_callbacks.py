@@ -52,7 +52,7 @@ def test_the_report_is_rewritten_while_a_run_trains(tmp_path, capsys):
     (run / "run.json").write_text('{"status": "running"}')
     page, live = run / "report.html", LiveReport(run)
     live.on_log(None, state, None)
-    assert "http-equiv" in page.read_text()  # it reloads itself
+    assert '"refresh"' in page.read_text()  # it reloads itself
     page.unlink()
     live.on_log(None, state, None)
     (run / "run.json").write_text("{")

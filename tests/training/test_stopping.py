@@ -132,7 +132,7 @@ def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch
     assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 143
     assert Path("run/model.safetensors").exists()  # which no restart replaces: tests/runs/test_directory.py
     page = Path("run/report.html").read_text()
-    assert "interrupted by SIGTERM</span>" in page and "http-equiv" not in page
+    assert "interrupted by SIGTERM</span>" in page and '"refresh"' not in page
 
 
 def test_a_signal_while_the_report_is_drawn_names_its_command(tiny_run, monkeypatch, capfd):
