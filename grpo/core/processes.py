@@ -227,16 +227,16 @@ def failure_left() -> tuple[int, str] | None:
 
 
 def is_to_print(line: str) -> bool:
-    """True in one of the processes that end with this line: the first, or another if it has not printed it soon."""
+    """True in one of a machine's processes that end with this line: its first, or another if that says nothing soon."""
     if not is_one_of_several():
         return True
-    first, until, store = is_first_process(), time.monotonic() + HEAD_START, _store()
+    first, until, store = os.environ["LOCAL_RANK"] == "0", time.monotonic() + HEAD_START, _store()
+    key, own = f"{os.environ.get('GROUP_RANK', '0')} {line}", os.environ["RANK"]
     try:
         with contextlib.suppress(KeyboardInterrupt):  # impatient
-            while not first and time.monotonic() < until and not (store and store.check([line])):
+            while not first and time.monotonic() < until and not (store and store.check([key])):
                 time.sleep(0.1)
-        own = os.environ["RANK"]
-        return store is None or store.compare_set(line, "", own).decode() == own
+        return store is None or store.compare_set(key, "", own).decode() == own
     except RuntimeError:
         return True
 

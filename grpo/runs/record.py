@@ -45,7 +45,7 @@ def start_record(run: "Run", **values: Any) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     step = step_of(checkpoint) if checkpoint else 0
     earlier = read_record(checkpoint.parent / "run.json") if checkpoint else {}
-    own = checkpoint is not None and directory.resolve() == checkpoint.parent.resolve()
+    own = checkpoint if checkpoint and directory.resolve() == checkpoint.parent.resolve() else None
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": commands.line(**how)}
@@ -72,7 +72,7 @@ def start_record(run: "Run", **values: Any) -> None:
     # first of all files, so that what a kill leaves is known to be a run's, and is not finished without its results
     write_json(directory / "run.json", earlier | {"status": "running"} if own else record)
     if own:
-        _set_aside(directory, checkpoint, earlier)
+        _set_aside(directory, own, earlier)
     source.write(directory, run.source.files)
     for name in [file.name for file in FILES if file.is_log]:
         _keep_until(step, checkpoint and checkpoint.parent / name, directory / name)

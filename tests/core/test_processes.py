@@ -96,6 +96,15 @@ def test_several_processes_print_a_line_once(be):
     assert not processes.is_to_print("out of memory") and processes.is_to_print("another line")
 
 
+def test_each_machine_prints_a_line_on_its_own_console(be, monkeypatch):
+    assert processes.is_to_print("another line")
+    be(1)
+    assert not processes.is_to_print("another line")
+    monkeypatch.setenv("GROUP_RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert processes.is_to_print("another line")
+
+
 @pytest.mark.parametrize("breaks", [None, RuntimeError("Connection reset by peer")])
 def test_a_line_is_printed_where_the_store_has_ended(be, monkeypatch, breaks):
     class Broken:

@@ -10,6 +10,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -46,6 +47,8 @@ DONE = {function.__name__: function for function in (sleep, wait, wait_little, k
 
 
 def main():
+    from datasets import Dataset
+
     import train_grpo
     from grpo.config.configure import configure
     from grpo.core.jsonfiles import write_json
@@ -57,7 +60,8 @@ def main():
     phase, *ways = sys.argv[1:]
     words = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "run"]
     run = Run(configure(train_grpo.HYPERPARAMETERS, words), Claim("run"), Source({}, {}, {}))
-    with run.open():
+    rows = Dataset.from_list([{"prompt": "2 + 2?", "answer": "4"}])
+    with run.open(SimpleNamespace(rows=rows, held_out=rows, tokens="")):
         if is_first_process():
             write_json(run.output / "run.json", {"status": "running", "sessions": [{}]})
             run._recorded = True

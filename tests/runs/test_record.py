@@ -51,7 +51,11 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
         append_line(Path("r") / name, {"step": 6, "name": "later"})
     with Path("r/metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "hal')
-    earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "from_step": 0, "seconds": 10.0}]}
+    earlier = {
+        "status": "running",
+        "started": "then",
+        "sessions": [{"started": "then", "from_step": 0, "seconds": 10.0}],
+    }
     Path("r/run.json").write_text(json.dumps(earlier))
     Path("r/eval_before.json").write_text("kept")
     records.start_record(run("--resume_from_checkpoint", "auto"))
