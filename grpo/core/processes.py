@@ -227,7 +227,7 @@ def failure_left() -> tuple[int, str] | None:
 
 
 def is_to_print(line: str) -> bool:
-    """True in one of a machine's processes that end with this line: its first, or another if that says nothing soon."""
+    """True in one process of a machine that ends with this line: its first, or another if that says nothing soon."""
     if not is_one_of_several():
         return True
     first, until, store = os.environ["LOCAL_RANK"] == "0", time.monotonic() + HEAD_START, _store()
