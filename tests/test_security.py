@@ -10,6 +10,7 @@ import re
 import shutil
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -251,6 +252,8 @@ ACCIDENTS = {  # each ends with one line, and leaves all files as they were
     "a run in a file": train(output_dir="project/train.py", dry_run="true"),
     "a run below a file": train(output_dir="project/train.py/run", dry_run="true"),
     "report": use("report", "project"),
+    "report of figures alone": use("report", "figures"),
+    "another program's record": train(output_dir="figures", resume_from_checkpoint="auto"),
     "report of a merged file": use("report", "project/train.py"),
     "publish": use("publish", "project", "me/x"),
     "merge over a project": use("merge", "adapter", "--output", "project"),
@@ -270,6 +273,13 @@ def test_what_is_not_a_runs_stays_as_it_is(accident, tiny_run, learned, learned_
     Path("project/model.safetensors").write_bytes(b"weights")
     learned_adapter.copy("adapter")
     shutil.copytree("project", "moved")
+    Path("figures").mkdir()
+    for name, text in {
+        "metrics.jsonl": '{"step": 1, "loss": 2}\n',
+        "report.html": "",
+        "run.json": '{"status": "x"}',
+    }.items():
+        Path("figures", name).write_text(text)
     shutil.copytree(learned.path / "checkpoint-2", "moved/checkpoint-2")
     for folder in ("half", "scripts"):
         Path(folder).mkdir()
@@ -294,7 +304,14 @@ def test_a_merge_removes_nothing(learned_adapter):
     ]
 
 
-TOOLS = [["report", "run"], ["compare", "run", "other"], ["xray", "run"], ["ask", "run", "2 + 2?"], ["merge", "run"]]
+TOOLS = [
+    ["publish", "run", "me/x"],
+    ["report", "run"],
+    ["compare", "run", "other"],
+    ["xray", "run"],
+    ["ask", "run", "2 + 2?"],
+    ["merge", "run"],
+]
 FOLDERS = ("completions", "source", ".source.part", "merged", "merged.partial", "checkpoint-9", "_ended-at-step-2")
 
 
@@ -325,7 +342,10 @@ def plant_links(run, names):
 
 
 @pytest.mark.parametrize("kind", ["files", "folders", "record"])
-def test_tools_write_through_no_link_of_a_run(kind, learned_adapter, capfd):
+def test_tools_write_through_no_link_of_a_run(kind, learned_adapter, monkeypatch, capfd):
+    sent = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: SimpleNamespace(repo_id="me/x"))
+    monkeypatch.setattr(HfApi, "upload_folder", lambda *_, folder_path, **__: sent.extend(os.listdir(folder_path)))
     learned_adapter.copy("other")
     run = learned_adapter.copy()
     names = {
@@ -336,9 +356,11 @@ def test_tools_write_through_no_link_of_a_run(kind, learned_adapter, capfd):
     outside = plant_links(run, names[kind])
     before = files_in(outside)
     for words in TOOLS:
-        refused = (words[0] == "merge" and kind == "folders") or (words[0] == "report" and kind == "record")
+        refused = kind in {"merge": ["folders"], "report": ["record"], "publish": ["record", "files"]}.get(
+            words[0], []
+        )
         assert tool(words) == (2 if refused else 0), capfd.readouterr().err
-    assert files_in(outside) == before
+    assert files_in(outside) == before and not {*names[kind]} & {*sent}
     assert kind == "record" or not (run / "report.html").is_symlink()  # it is replaced, not followed
 
 

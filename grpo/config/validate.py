@@ -41,9 +41,10 @@ TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).
 PLACES = ("script", "recipe", "flag")  # of settings; later ones override earlier ones
 # Names of arguments whose texts are secrets, and of those that only look so
 SECRET = re.compile(
-    r"(?:^|_)(?:token|api_?keys?|passwords?|passwd|passphrase|secrets?|credentials?|authorization)$"
-    r"|_key$|(?:access|private|secret)_keys$"
+    r"(?:token|(?:api|auth|hf|access)_?tokens|pass(?:words?|wd|phrase)|(?:^|_)pwd|secrets?|credentials?|authorization"
+    r"|(?:api|access|secret|private|auth|signing|encryption|account|service)_?keys?)(?:_?\d+)?$"
 )
+SPECIAL = re.compile(r"<[^<>]+>|\[[A-Z]+\]")  # texts of special tokens
 SPECIAL_TOKENS = PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES
 
 
@@ -110,24 +111,29 @@ def _refuse_secrets(setting: str, value: Any, public: Collection[str] = ()) -> N
         )
 
 
-def secret_in(value: Any, name: str, public: Collection[str] = ()) -> str:
+def secret_in(value: Any, name: str, public: Collection[str] = (), is_secret: bool = False) -> str:
     """Return the dotted name of the first secret in a value; "" without one.
 
-    Secrets are texts under names such as `api_key`, `*_token` and `password`, but for those of special tokens.
+    Secrets are texts at any depth under names such as `api_key`, `*_token` and `password`, but for special tokens.
+
+    Args:
+        public: texts that are none.
+        is_secret: True below such a name.
 
     >>> secret_in({"pay": {"model": "x", "eos_token": "</s>", "apiKey": "sk-1"}}, "reward_args")
     'reward_args.pay.apiKey'
     >>> secret_in({"max_new_tokens": 9, "sort_key": None, "use_auth_token": True, "keys": ["a"]}, "reward_args")
     ''
     """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", name).lower()
+    is_secret = is_secret or bool(SECRET.search(words) and words not in SPECIAL_TOKENS)
     if isinstance(value, Mapping):
-        inner = (secret_in(item, str(key), public) for key, item in value.items())
+        inner = (secret_in(item, str(key), public, is_secret) for key, item in value.items())
         return next((f"{name}.{found}" for found in inner if found), "")
     if isinstance(value, list | tuple | set):
-        return next(filter(None, (secret_in(item, name, public) for item in value)), "")
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", name).lower()
-    is_secret = SECRET.search(words) and words not in SPECIAL_TOKENS
-    return name if is_secret and isinstance(value, str) and value and value not in public else ""
+        return next(filter(None, (secret_in(item, name, public, is_secret) for item in value)), "")
+    text = isinstance(value, str) and value and value not in public and not SPECIAL.fullmatch(value)
+    return name if is_secret and text else ""
 
 
 def _parsed(value: Any) -> Any:

@@ -10,14 +10,20 @@ from grpo.core.processes import LOCK
 from grpo.core.text import human_bytes, listed
 from grpo.core.writing import part_of
 
+MERGED = "merged"  # the status in the record of a merged model
 SAMPLES = "completions"  # TRL's folder of sampled completions, made before a run has its record
 ROOM = 1e6  # bytes without which no run can begin
 
 
 def is_run(directory: Path) -> bool:
-    """True if a directory has the record of a run, or of a merged model, as a file of its own."""
-    record = directory / "run.json"
-    return not record.is_symlink() and isinstance(read_value(record, "status"), str)
+    """True if a directory has the record of a run, or of a merged model, as a file of its own.
+
+    Other programs write a run.json, too; ours has a status and the settings.
+    """
+    path = directory / "run.json"
+    status, settings = read_value(path, "status"), read_value(path, "settings")
+    known = isinstance(status, str) and (isinstance(settings, dict) or status == MERGED)
+    return known and not path.is_symlink()
 
 
 def step_of(directory: Path) -> int:
@@ -54,7 +60,7 @@ def is_started(directory: Path) -> bool:
 
 
 def links_in(run: Path) -> list[str]:
-    """List the links among the names that a run writes to; libraries would write through them."""
+    """List the links where a run writes; libraries would write through them."""
     folders = [run, run / SAMPLES] if run.is_dir() else []
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     return sorted(str(path.relative_to(run)) for path in paths if path.is_symlink())
@@ -72,14 +78,11 @@ def check_output(output: Path, setting: str = "output_dir") -> None:
             kind = "a link to nowhere" if existing.is_symlink() and not existing.exists() else "a file"
             raise UserError(f"{where} cannot be a directory: {str(existing)!r} is {kind}; use another name")
         if others := others_in(output):
-            raise UserError(
-                f"{where} is not a run's directory: it contains {listed(others, 3)}, which a run might write over; "
-                f"use a new directory, such as {output / 'run'}"
-            )
+            raise UserError(f"{where} is not a run's directory: it contains {listed(others, 3)}; {_way_out(output)}")
         if links := links_in(output):
             raise UserError(
-                f"{where} contains a link ({listed(links, 3)}), and a run writes through none; replace it with what "
-                "it points to, or use another directory"
+                f"{where} contains a link ({listed(links, 3)}), and a run writes through none; remove it, replace "
+                "it with what it points to, or use another directory"
             )
         disk = os.statvfs(existing)
         if not os.access(existing, os.W_OK | os.X_OK):
@@ -91,3 +94,12 @@ def check_output(output: Path, setting: str = "output_dir") -> None:
             raise UserError(f"{where} cannot be written: its disk is full ({left}); free some space, or use another")
     except OSError as error:
         raise UserError(f"{where} cannot be written ({error.strerror}); use another directory") from None
+
+
+def _way_out(output: Path) -> str:
+    """Return what to do with a directory that has no run's record: use another, also for its checkpoints' sake."""
+    new = output / "run"
+    if checkpoints := sorted(filter(is_checkpoint, output.iterdir()), key=step_of):
+        last = f"--resume_from_checkpoint {checkpoints[-1]} --output_dir {new}"
+        return f"without a valid run.json it is no run; its checkpoint can be resumed with {last}"
+    return f"use a new directory, such as {new}"

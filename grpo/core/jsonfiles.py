@@ -103,6 +103,6 @@ def _object(text: str, where: str, kind: Any = Any) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise UserError(f"{where} is not a JSON object; remove it to read the run without it")
+        raise UserError(f"{where} is not a JSON object; restore it, or remove it")
     check(value, kind, where)
     return value

@@ -36,7 +36,7 @@ def check(value: Any, kind: Any, where: str) -> None:
         where: the file, with the line.
     """
     if found := fault(value, kind):
-        raise UserError(f"{where}: {found}; correct it, or remove it to read the run without it")
+        raise UserError(f"{where}: {found}; correct it")
 
 
 def fault(value: Any, kind: Any) -> str:
@@ -69,7 +69,7 @@ def _faults(value: Any, kind: Any, name: str) -> Iterator[str]:
         dot, kind_of = "." if name else "", _kinds_of_keys(fitting, value)
         for key in sorted(getattr(fitting, "__required_keys__", frozenset()) - value.keys()):
             yield f"{name}{dot}{key} is missing"
-        for key in value.keys() & kind_of.keys():
+        for key in filter(kind_of.__contains__, value):
             yield from _faults(value[key], kind_of[key], f"{name}{dot}{shorten(key, 40)}")
     elif isinstance(value, list):
         of_items = [one for one in typing.get_args(fitting) if one is not ...] or [Any]

@@ -71,7 +71,10 @@ def draw(directory: Path) -> list[Path]:
     Raises:
         UserError: the directory is not a run's, or a file of it is broken.
     """
-    if others := [name for name in others_in(directory) if not any(entries(name))]:
+    # what no run has made, and what it would write over
+    if others := [
+        name for name in others_in(directory) if not any(entries(name)) or any(e.draw for e in entries(name))
+    ]:
         raise UserError(f"{str(directory)!r} holds {listed(others, 3)}, but no run.json; name a run's directory")
     run, paths = read_run(directory), []
     for file in FILES:

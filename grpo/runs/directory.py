@@ -11,7 +11,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from grpo.core.checklist import Check
-from grpo.core.directories import check_output, is_started, others_in
+from grpo.core.directories import check_output, is_checkpoint, is_run, is_started, others_in
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_value
 from grpo.core.processes import LOCK, is_first_process, is_locked
@@ -65,7 +65,7 @@ def numbered(default_dir: str) -> Iterator[Path]:
 
 def holds_run(directory: Path) -> bool:
     """True if a directory contains a run's record or a checkpoint."""
-    return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
+    return is_run(directory) or any(map(is_checkpoint, directory.glob("checkpoint-*")))
 
 
 def is_free(directory: Path) -> bool:

@@ -18,7 +18,7 @@ from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.core.writing import remove
 from grpo.report.contents import FILES
-from grpo.results.readers import Asked, Log, read_record
+from grpo.results.readers import Asked, Log, known_record, read_record
 from grpo.runs import source
 from grpo.runs.checkpoints import SEAL
 
@@ -44,8 +44,8 @@ def start_record(run: "Run", **values: Any) -> None:
     config, directory, checkpoint = run.config, run.output, run.checkpoint
     directory.mkdir(parents=True, exist_ok=True)
     step = step_of(checkpoint) if checkpoint else 0
-    earlier = read_record(checkpoint.parent / "run.json") if checkpoint else {}
     own = checkpoint if checkpoint and directory.resolve() == checkpoint.parent.resolve() else None
+    earlier = (read_record if own else known_record)(checkpoint.parent / "run.json") if checkpoint else {}
     now, how = time.strftime("%Y-%m-%dT%H:%M:%S%z"), started(config)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": commands.line(**how)}

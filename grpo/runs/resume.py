@@ -106,9 +106,10 @@ def changed_since_the_end(
         output: where the resumed run would write.
     """
     run = checkpoint.parent
+    if run.resolve() != output.resolve() or not any(run.glob("*.safetensors")):
+        return None
     record = read_record(run / "run.json")
-    ended = record.get("status") == "finished" and record.get("step") == record.get("planned")
-    if not ended or not any(run.glob("*.safetensors")) or run.resolve() != output.resolve():
+    if record.get("status") != "finished" or record.get("step") != record.get("planned"):
         return None
     then, now = record.get("settings") or {}, as_json(settings)
     kept = [key for key in then if key in now and about(key).change is not COMMAND]  # other versions have others

@@ -9,6 +9,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from grpo.core.directories import MERGED, check_output
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.jsonfiles import write_json
 from grpo.core.text import printable
@@ -38,6 +39,7 @@ def merge(adapter: Path, output: Path) -> None:
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
     if os.path.lexists(output):  # also a broken link
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
+    check_output(output, "merge")
     record = read_prompt(adapter)
     base = load_base(adapter, "merge", "auto")
     number = base.dtype
@@ -50,7 +52,7 @@ def merge(adapter: Path, output: Path) -> None:
         part = Path(folder) / output.name
         model.to(number).save_pretrained(part)
         tokenizer.save_pretrained(part)
-        write_json(part / "run.json", {"status": "merged", **(record or {})})
+        write_json(part / "run.json", {"status": MERGED, **(record or {})})
         part.rename(output)
 
 

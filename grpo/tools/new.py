@@ -37,10 +37,11 @@ def write(directory: Path) -> None:
             raise UserError(f"new: {str(link)!r} is a link; use another directory")
         if not (blocked := next(filter(os.path.lexists, (parent, *parent.parents)))).is_dir():
             raise UserError(f"new: {str(blocked)!r} is not a directory; use another name")
-    existed = directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
+    folders = dict.fromkeys(folder for name in names() for folder in reversed((directory / name).parents))
+    made = [folder for folder in folders if not folder.exists()]
     written: list[Path] = []
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".new-") as folder:
             part = Path(folder)
             for name in names():  # all of them before the first one appears
@@ -48,13 +49,13 @@ def write(directory: Path) -> None:
                 shutil.copyfile(ROOT / name, part / name)
             for name in names():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
-                (part / name).rename(directory / name)
                 written.append(directory / name)
+                (part / name).rename(directory / name)
     except BaseException:  # Ctrl-C, too
         for path in written:
-            path.unlink()
-        if not existed:
-            shutil.rmtree(directory)
+            path.unlink(missing_ok=True)
+        for empty in filter(Path.exists, reversed(made)):
+            empty.rmdir()
         raise
 
 

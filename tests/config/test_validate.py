@@ -165,11 +165,14 @@ SECRETS = (
     {"pay": {"api_key": "sk-planted"}}, {"a": [{"b": ({"apiKey": "sk-planted"},)}]},
     {"headers": {"Authorization": "sk-planted"}},
     {"x-api-key": "sk-planted"}, {"HF_TOKEN": "sk-planted"}, {"db_passwd": "sk-planted"}, {"api_keys": ["sk-planted"]},
-    {"secret": "sk-planted"}, {"aws_secret_access_key": "sk-planted"},
+    {"secret": "sk-planted"}, {"aws_secret_access_key": "sk-planted"}, {"hf_tokens": ["sk-planted"]},
+    {"password1": "sk-planted"}, {"pwd": "sk-planted"}, {"api_key": {"value": "sk-planted"}},
+    {"apitoken": "sk-planted"}, {"OPENAIAPIKEY": "sk-planted"}, {"openai_api_key_2": "sk-planted"},
     {"credentials": {"user": 1, "password": "sk-planted"}},
 )  # fmt: skip
 HARMLESS = (
     {"eos_token": "</s>"}, {"pad_token": "<pad>", "bos_token": "<s>", "unk_token": "u"}, {"max_new_tokens": 3},
+    {"sort_key": "name", "answer_key": "gold"}, {"think_token": "<think>"},
     {"sort_key": None}, {"use_auth_token": True}, {"api_key": ""}, {"seed_key": 7}, {"keys": ["name", "price"]},
     {"key": "price"}, {"stop_tokens": ["</answer>"]}, {"tokenizer": "x"}, {"keyboard": "x"}, {"secretary": "x"},
     {"password_length": 8, "monkey": "x"},

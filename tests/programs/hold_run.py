@@ -6,6 +6,6 @@ from pathlib import Path
 from grpo.runs.directory import locked
 
 with locked(Path("run")):
-    Path("run/run.json").write_text('{"status": "running", "process": {"id": 4711, "host": "there"}}')
+    Path("run/run.json").write_text('{"status": "running", "settings": {}, "process": {"id": 4711, "host": "there"}}')
     print("held", flush=True)
     sys.stdin.read()

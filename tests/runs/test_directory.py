@@ -18,7 +18,7 @@ from grpo.runs.directory import claim, default_names, locked
 
 def make_run(name, checkpoints=(), **record):
     Path(name).mkdir(parents=True)
-    (Path(name) / "run.json").write_text(json.dumps({"status": "finished"} | record))
+    (Path(name) / "run.json").write_text(json.dumps({"status": "finished", "settings": {}} | record))
     for step in checkpoints:
         make_checkpoint(name, step)
 
@@ -90,7 +90,7 @@ def test_a_directory_that_holds_a_run_is_refused():
 OURS = [[], ["run.lock"], ["run.lock", ".run.json.part", "completions/"], ["run.json", "notes.txt", "source/"]]
 THEIRS = [
     ["thesis.tex"], [".hidden"], ["source/thesis.tex"], ["README.md", "run.lock"], ["completions/mine.parquet"],
-    ["run.lock/"], ["checkpoint-5", "a"], ["empty folder/"],
+    ["run.lock/"], ["checkpoint-5", "a"], ["empty folder/"], ["run.json of another program", "run.json"],
 ]  # fmt: skip
 
 
@@ -99,7 +99,12 @@ def lay(names, directory="place"):
     for name in names:
         path = Path(directory, name)
         path.parent.mkdir(exist_ok=True)
-        path.mkdir() if name.endswith("/") else path.write_text('{"status": "running"}')
+        text = (
+            '{"status": "RUNNING", "id": 3}'
+            if "another program" in names[0]
+            else '{"status": "running", "settings": {}}'
+        )
+        path.mkdir() if name.endswith("/") else path.write_text(text)
     return sorted(Path(directory).rglob("*"))
 
 
@@ -128,8 +133,12 @@ def test_a_checkpoint_among_files_of_others_is_resumed_elsewhere():
     make_checkpoint("place", 5)
     assert claim(None, "unused", "place/checkpoint-5") == ("place", "place/checkpoint-5", ())
     Path("place/README.md").write_text("mine")
-    with pytest.raises(UserError, match=r"^output_dir: 'place' .*README\.md"):
-        claim(None, "unused", "place/checkpoint-5")
+    for broken in (None, "", "{}"):
+        if broken is not None:
+            Path("place/run.json").write_text(broken)
+        with pytest.raises(UserError, match=r"^output_dir: 'place' .*README\.md") as caught:
+            claim(None, "unused", "place/checkpoint-5")
+        assert "--resume_from_checkpoint place/checkpoint-5 --output_dir place/run" in str(caught.value)
     assert claim("new", "unused", "place/checkpoint-5").output_dir == "new"
 
 

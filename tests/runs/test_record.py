@@ -53,6 +53,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
         file.write('{"step": 7, "hal')
     earlier = {
         "status": "running",
+        "settings": {},
         "started": "then",
         "sessions": [{"started": "then", "from_step": 0, "seconds": 10.0}],
     }
@@ -72,7 +73,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
 def test_a_run_that_begins_anew_keeps_no_lines():
     """As `auto` does where a run was killed before its first checkpoint."""
     Path("r").mkdir()
-    Path("r/run.json").write_text('{"status": "running"}')
+    Path("r/run.json").write_text('{"status": "running", "settings": {}}')
     for name in ("metrics.jsonl", "alarms.jsonl"):
         append_line(Path("r") / name, {"step": 1})
     records.start_record(run("--resume_from_checkpoint", "auto"))
@@ -85,7 +86,7 @@ def test_no_value_of_a_record_becomes_a_path(step):
     make_checkpoint("r", 4)
     Path("victim").mkdir()
     Path("r/_ended-at-step-").mkdir()
-    Path("r/run.json").write_text(json.dumps({"status": "finished", "step": step, "planned": 99}))
+    Path("r/run.json").write_text(json.dumps({"status": "finished", "settings": {}, "step": step, "planned": 99}))
     for path in ("r/model.safetensors", "r/comparison.json", "r/checkpoint-4/mine", "r/mine"):
         Path(path).write_text("{}")
     argv = ["--resume_from_checkpoint", "auto", "--max_steps", "9"]
@@ -99,21 +100,23 @@ def test_no_value_of_a_record_becomes_a_path(step):
     assert not list(Path("victim").iterdir()) and not list(Path("r/_ended-at-step-").iterdir())
 
 
-OTHER_KINDS = {"sessions": "text", "settings": [1], "sources": "x", "versions": 7, "started": {}, "status": "finished"}
+OTHER_KINDS = {"sessions": "text", "sources": "x", "versions": 7, "started": {}, "status": "finished"}
 
 
 @pytest.mark.parametrize("key", OTHER_KINDS)
 def test_a_record_of_other_kinds_is_one_line_at_a_resume(key):
     make_checkpoint("r", 4)
     Path("r/metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n{}\n')
-    Path("r/run.json").write_text(json.dumps({"status": "running", key: OTHER_KINDS[key]}))
-    argv = ["--resume_from_checkpoint", "auto"]
+    Path("r/run.json").write_text(json.dumps({"status": "running", "settings": {}, key: OTHER_KINDS[key]}))
+    resumed = run("--resume_from_checkpoint", "auto")
     if key == "status":
-        records.start_record(run(*argv))
+        records.start_record(resumed)
         assert Path("r/metrics.jsonl").read_text() == '{"step": 3}\n'
     else:
-        with pytest.raises(UserError, match=rf"^r/run\.json: {key} is "):
-            run(*argv)
+        before = Path("r/run.json").read_bytes()
+        with pytest.raises(UserError, match=rf"^r/run\.json: {key}.* is "):
+            records.start_record(resumed)
+        assert Path("r/run.json").read_bytes() == before
 
 
 def test_the_record_comes_before_all_other_files(monkeypatch):
