@@ -185,7 +185,7 @@ def explain_lost(error: BaseException) -> str:
 
 def is_one_of_several() -> bool:
     """True if a launcher has started this process and others. Does not need torch."""
-    return "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    return {"LOCAL_RANK", "RANK"} <= os.environ.keys() and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _store() -> Any:

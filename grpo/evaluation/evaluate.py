@@ -4,6 +4,7 @@
 *Lenient*: the answer is right however it is written, by the verdict of the run's task (task/task.py).
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -146,7 +147,8 @@ def judgements(
         with guard.without_effects():
             for number in share:
                 text, row = asked[number]
-                with guard.random_states_kept(f"judge {number}"):
+                own = guard.random_states_kept(f"judge {number}") if task.judge else contextlib.nullcontext()
+                with own:  # the lenient rule draws nothing
                     (found[number],) = verdicts(task, Rollout.of_texts([row], [text], task.prompt.chat))
                 if isinstance(found[number], Fault):
                     break
