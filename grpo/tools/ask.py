@@ -30,13 +30,16 @@ def answer(model_dir: Path, question: str) -> str:
     record = read_prompt(model_dir)
     if record is None:
         raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
+    settings = record["settings"]
     try:
+        if settings["max_completion_length"] < 1:
+            raise ValueError(f"max_completion_length is {settings['max_completion_length']}")
         prompt_format = PromptFormat(**record["prompt"])
         prompt, perfect = prompt_format.prompt(question, record["shots"]), prompt_format.answered("", "")
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"ask: the record of {str(model_dir)!r} is of another version ({error})") from None
     logging.disable_progress_bar()  # of weights that are loaded
-    gpu, settings = torch.cuda.is_available(), record["settings"]
+    gpu = torch.cuda.is_available()
     dtype = settings["dtype"] if gpu else "float32"
     base: Any = load_base(model_dir, "ask", dtype) if is_adapter else None
     with model_errors(str(model_dir), "ask"):

@@ -88,6 +88,12 @@ def test_any_other_value_anywhere_is_one_line(runs, capsys):
         try_with(runs, *case, TOOLS, capsys)
 
 
+def test_ask_refuses_a_limit_of_no_tokens(runs, capsys):
+    place = ("settings", "max_completion_length")
+    shown = try_with(runs, "run.json", place, -1, [["ask", "run", "What is 2 + 2?"]], capsys)
+    assert "max_completion_length is -1" in shown
+
+
 def asked(run):
     return [case for case in cases(run) if case[0] == "run.json" and {*case[1]} & {*ASKED}]
 
@@ -119,6 +125,16 @@ def test_ask_reads_any_other_value_as_one_line(runs, capsys):
 def test_the_line_names_file_key_and_value(runs, name, place, other, words, capsys):
     shown = try_with(runs, name, place, other, TOOLS[:1], capsys)
     assert words in shown and len(shown) < 250
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "other"),
+    [("metrics.jsonl", ("entropy",), 10**400), ("run.json", ("settings", "reward_weights"), [1]),
+     ("run.json", ("prompt",), {"a": 1}), ("eval_before.json", ("accuracy_lenient_low",), None),
+     ("completions_after.jsonl", ("answer",), [])],
+)  # fmt: skip
+def test_what_is_odd_and_of_its_kind_is_read(runs, name, place, other, capsys):
+    assert "error" not in try_with(runs, name, place, other, TOOLS[:2], capsys)
 
 
 def test_what_no_tool_reads_may_be_anything(runs, capsys):
