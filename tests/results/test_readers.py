@@ -16,6 +16,7 @@ FILES = (
 )
 TOOLS = (["report", "run"], ["compare", "other", "run"], ["xray", "run"])
 ASKED = ("prompt", "shots", "dtype", "bf16", "max_completion_length", "chat_template_kwargs")  # what `ask` reads
+ASK = ["ask", "run", "What is 2 + 2?"]
 MISSING = object()
 OTHERS = [
     *(MISSING, None, True, -1, 1.5, float("inf"), 10**400, "x", "0;background:red", "12", "long " * 20_000),
@@ -90,8 +91,14 @@ def test_any_other_value_anywhere_is_one_line(runs, capsys):
 
 def test_ask_refuses_a_limit_of_no_tokens(runs, capsys):
     place = ("settings", "max_completion_length")
-    shown = try_with(runs, "run.json", place, -1, [["ask", "run", "What is 2 + 2?"]], capsys)
+    shown = try_with(runs, "run.json", place, -1, [ASK], capsys)
     assert "max_completion_length is -1" in shown
+
+
+@pytest.mark.parametrize("other", [{"tokenize": False}, {"tools": 3}, {"chat_template": 3}, {"conversation": 1}])
+def test_ask_refuses_arguments_that_are_not_the_templates(other, runs, capsys):
+    place = ("settings", "chat_template_kwargs")
+    assert "chat_template_kwargs in the record" in try_with(runs, "run.json", place, other, [ASK], capsys)
 
 
 def asked(run):
@@ -100,13 +107,13 @@ def asked(run):
 
 def test_ask_reads_other_values_as_one_line(runs, capsys):
     for case in random.Random(0).sample(asked(runs), 8):
-        try_with(runs, *case, [["ask", "run", "What is 2 + 2?"]], capsys)
+        try_with(runs, *case, [ASK], capsys)
 
 
 @pytest.mark.slow
 def test_ask_reads_any_other_value_as_one_line(runs, capsys):
     for case in asked(runs):
-        try_with(runs, *case, [["ask", "run", "What is 2 + 2?"]], capsys)
+        try_with(runs, *case, [ASK], capsys)
 
 
 @pytest.mark.parametrize(
