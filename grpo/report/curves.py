@@ -1,12 +1,12 @@
 """Read the logged numbers of a run as curves over its optimizer steps."""
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from grpo.core.kinds import is_number
 from grpo.results import measures
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*"  # besides measures of the evaluation
@@ -56,7 +56,7 @@ def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
     factors = {measure.logged: measure.factor for measure in measures.MEASURES}
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
     for line in _with_seconds(_by_step(lines)):
-        numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}
+        numbers = {key: item for key, item in line.items() if is_number(item)}
         for key, value in numbers.items():
             spread = numbers.get("reward_std", 0) if key == "reward" else 0
             low, high = numbers.get(f"{key}_low", value - spread), numbers.get(f"{key}_high", value + spread)

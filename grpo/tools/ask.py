@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from exact_answers import extract_answer
-from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import printable
 from grpo.policy.answering import Policy
 from grpo.policy.loading import model_errors
@@ -17,7 +17,7 @@ from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.record import read_prompt
 from grpo.task.given import how_read
-from grpo.task.prompts import PromptFormat
+from grpo.task.prompts import PromptFormat, tokenized
 from grpo.tools.merge import load_base
 
 
@@ -30,13 +30,16 @@ def answer(model_dir: Path, question: str) -> str:
     record = read_prompt(model_dir)
     if record is None:
         raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
+    settings = record["settings"]
     try:
+        if settings["max_completion_length"] < 1:
+            raise ValueError(f"max_completion_length is {settings['max_completion_length']}")
         prompt_format = PromptFormat(**record["prompt"])
         prompt, perfect = prompt_format.prompt(question, record["shots"]), prompt_format.answered("", "")
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"ask: the record of {str(model_dir)!r} is of another version ({error})") from None
     logging.disable_progress_bar()  # of weights that are loaded
-    gpu, settings = torch.cuda.is_available(), record["settings"]
+    gpu = torch.cuda.is_available()
     dtype = settings["dtype"] if gpu else "float32"
     base: Any = load_base(model_dir, "ask", dtype) if is_adapter else None
     with model_errors(str(model_dir), "ask"):
@@ -47,15 +50,16 @@ def answer(model_dir: Path, question: str) -> str:
             else AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
         )
     keep_tags(tokenizer, perfect)
+    with one_line(f"ask: chat_template_kwargs in the record of {str(model_dir)!r}: "):
+        tokens = list(tokenized([prompt], tokenizer, settings["chat_template_kwargs"]))
     policy = Policy(
         model.to("cuda" if gpu else "cpu"),
         tokenizer,
         limit=settings["max_completion_length"],
         number=torch.bfloat16 if gpu and settings["bf16"] else None,
-        template_kwargs=settings["chat_template_kwargs"] or {},
         prefill=prompt_format.prefill,
     )
-    (answered,) = policy.answer([prompt])
+    (answered,) = policy.complete(tokens)
     read = how_read(answered.text, extract_answer(answered.text, prompt_format.pattern), prompt_format.pattern)
     end = f" (cut off at {policy.limit} tokens)" if answered.truncated else ""
     return printable(f"{model_dir} answers:\n\n{answered.text.rstrip()}\n\nAnswer: {read}{end}")

@@ -16,6 +16,7 @@ FILES = (
 )
 TOOLS = (["report", "run"], ["compare", "other", "run"], ["xray", "run"])
 ASKED = ("prompt", "shots", "dtype", "bf16", "max_completion_length", "chat_template_kwargs")  # what `ask` reads
+ASK = ["ask", "run", "What is 2 + 2?"]
 MISSING = object()
 OTHERS = [
     *(MISSING, None, True, -1, 1.5, float("inf"), 10**400, "x", "0;background:red", "12", "long " * 20_000),
@@ -88,19 +89,31 @@ def test_any_other_value_anywhere_is_one_line(runs, capsys):
         try_with(runs, *case, TOOLS, capsys)
 
 
+def test_ask_refuses_a_limit_of_no_tokens(runs, capsys):
+    place = ("settings", "max_completion_length")
+    shown = try_with(runs, "run.json", place, -1, [ASK], capsys)
+    assert "max_completion_length is -1" in shown
+
+
+@pytest.mark.parametrize("other", [{"tokenize": False}, {"tools": 3}, {"chat_template": 3}, {"conversation": 1}])
+def test_ask_refuses_arguments_that_are_not_the_templates(other, runs, capsys):
+    place = ("settings", "chat_template_kwargs")
+    assert "chat_template_kwargs in the record" in try_with(runs, "run.json", place, other, [ASK], capsys)
+
+
 def asked(run):
     return [case for case in cases(run) if case[0] == "run.json" and {*case[1]} & {*ASKED}]
 
 
 def test_ask_reads_other_values_as_one_line(runs, capsys):
     for case in random.Random(0).sample(asked(runs), 8):
-        try_with(runs, *case, [["ask", "run", "What is 2 + 2?"]], capsys)
+        try_with(runs, *case, [ASK], capsys)
 
 
 @pytest.mark.slow
 def test_ask_reads_any_other_value_as_one_line(runs, capsys):
     for case in asked(runs):
-        try_with(runs, *case, [["ask", "run", "What is 2 + 2?"]], capsys)
+        try_with(runs, *case, [ASK], capsys)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +132,16 @@ def test_ask_reads_any_other_value_as_one_line(runs, capsys):
 def test_the_line_names_file_key_and_value(runs, name, place, other, words, capsys):
     shown = try_with(runs, name, place, other, TOOLS[:1], capsys)
     assert words in shown and len(shown) < 250
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "other"),
+    [("metrics.jsonl", ("entropy",), 10**400), ("run.json", ("settings", "reward_weights"), [1]),
+     ("run.json", ("prompt",), {"a": 1}), ("eval_before.json", ("accuracy_lenient_low",), None),
+     ("completions_after.jsonl", ("answer",), [])],
+)  # fmt: skip
+def test_what_is_odd_and_of_its_kind_is_read(runs, name, place, other, capsys):
+    assert "error" not in try_with(runs, name, place, other, TOOLS[:2], capsys)
 
 
 def test_what_no_tool_reads_may_be_anything(runs, capsys):
