@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from grpo.core import INSTALLED, PACKAGE, ROOT, commands
 from grpo.core.out_of_memory import is_out_of_memory
-from grpo.core.processes import end_process_group, explain_lost, is_first_process, is_to_print
+from grpo.core.processes import end_process_group, explain_lost, is_first_process, is_one_of_several, is_to_print
 from grpo.core.text import printable, shorten
 
 # Exit statuses. Others: 128 + n after signal n, 1 for a bug
@@ -76,8 +76,8 @@ def run_main(run: Callable[[], int]) -> int:
         line = f"Interrupted{error}"
         if is_to_print(line) if str(error) else is_first_process():
             print(line, file=sys.stderr, flush=True)
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: other processes may wait for this one forever
-            os._exit(143)
+        if "TORCHELASTIC_RUN_ID" in os.environ or is_one_of_several():  # others may wait for this one forever
+            os._exit(getattr(error, "status", 143))
         return getattr(error, "status", 130)
     except BrokenPipeError:  # the reader has closed the pipe, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

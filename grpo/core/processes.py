@@ -137,11 +137,6 @@ def first_difference(record: Any, compare: Callable[[Any, Any], str]) -> str:
     return next((f"process {rank} differs from the first in {words}" for rank, words in found if words), "")
 
 
-def is_process_lost(error: BaseException) -> bool:
-    """True if an exception of gloo or NCCL reports that another process of the run has ended."""
-    return re.search("gloo/transport|ncclRemoteError", str(error)) is not None
-
-
 def by_all_processes(
     work: Callable[[Sequence[int]], Mapping[int, Any]],
     count: int,
@@ -173,6 +168,8 @@ def by_all_processes(
 
 def explain_lost(error: BaseException) -> str:
     """Explain an exception of gloo, NCCL or their store about another process, which has ended or is late; else ""."""
+    if not is_one_of_several():
+        return ""
     if late := re.search(TOO_LATE, str(error)):
         seconds = int(next(filter(None, late.groups()))) / 1000
         waited = f"{seconds / 60:.0f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"

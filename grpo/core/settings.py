@@ -328,7 +328,9 @@ TRL_SETTINGS = {
     "activation_checkpointing*": Setting(change=NOTHING),
     "dataloader_persistent_workers": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
     "dataloader_prefetch_factor": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
-    "dataloader*": Setting(change=NOTHING, of_process=True),
+    "dataloader_num_workers": Setting(change=NOTHING, of_process=True),
+    "dataloader_pin_memory": Setting(change=NOTHING, of_process=True),
+    "dataloader*": Setting(change=NOTHING),
     "ddp_find_unused_parameters": Setting(default=False),
     "ddp_timeout": Setting(change=NOTHING),
     "local_rank": Setting(change=COMMAND),
@@ -350,7 +352,7 @@ TRL_SETTINGS = {
     "num_completions_to_print": Setting(default=2, change=NOTHING),
     "hub*": Setting(change=NOTHING, of_process=True),
     "push*": Setting(change=NOTHING, of_process=True),
-    "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING, of_process=True),
+    "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
     "eval*": Setting(change=MEASURE),
     "enable_jit_checkpoint": Setting(
         fixed=(False, "it saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)")

@@ -14,6 +14,7 @@ from grpo.core.directories import is_checkpoint, step_of
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_object, write_json
 from grpo.core.processes import UNSHARDED
+from grpo.core.text import digest
 from grpo.core.writing import flush, remove
 from grpo.results.readers import Seal
 
@@ -88,6 +89,12 @@ def shardings(directory: Path) -> tuple[str, ...]:
 
 def _shardings_by_files(directory: Path) -> tuple[str, ...]:
     return next((ways for files, ways in OPTIMIZER.items() if any(directory.glob(files))), ())
+
+
+def identity(directory: Path) -> str:
+    """Return a checkpoint's name with a hash of its seal and its state, which has the log of its run."""
+    texts = [(directory / name).read_text(encoding="utf-8", errors="replace") for name in (SEAL, STATE)]
+    return f"{directory.name}, {digest(*texts)}"
 
 
 def problem_with(directory: Path) -> str | None:

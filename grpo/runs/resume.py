@@ -150,7 +150,8 @@ def note_changes(
     if (before := sealed.get("world_size", world_size)) != world_size:
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} was written by {before} processes, and this run has {world_size}: "
-            f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}"
+            f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before} "
+            f"(accelerate: --num_processes {before})"
             f"{_or_new_run(checkpoint)}"
         )
     others = other_sources(sealed, sources)
@@ -184,7 +185,7 @@ def note_changes(
 def disagreement(first: dict[str, Any], own: dict[str, Any]) -> str:
     """Say in what another process' record of a run differs from the first process' one; "" if in nothing."""
     others = [label for key, label in HASHES.items() if first[key] != own[key]]
-    facts = [{**{key: facts[key] for key in FACTS}, **facts["versions"]} for facts in (first, own)]
+    facts = [{**{key: facts[key] for key in FACTS}, **_releases(facts["versions"])} for facts in (first, own)]
     values = changes(first, own["settings"], lambda key: must_agree(key) or (bool(others) and _names_data(key)))
     values |= {key: (facts[0].get(key), facts[1].get(key)) for key in facts[0] | facts[1]}
     if not (first["commit"] and own["commit"]):  # without git
@@ -192,6 +193,12 @@ def disagreement(first: dict[str, Any], own: dict[str, Any]) -> str:
     pairs = {key: [shorten(str(value), 60) for value in pair] for key, pair in values.items() if pair[0] != pair[1]}
     found = [f"{key} ({now} instead of {then})" for key, (then, now) in pairs.items()]
     return ", ".join(found + [f"the {label}" for label in (*others, *other_sources(first, own["sources"]))])
+
+
+def _releases(versions: dict[str, Any]) -> dict[str, str]:
+    """Return versions without what differs between machines that train alike: CUDA's suffix, Python's last number."""
+    releases = {name: str(version).partition("+")[0] for name, version in versions.items()}
+    return releases | {"python": ".".join(releases["python"].split(".")[:2])} if "python" in releases else releases
 
 
 def changes(
@@ -229,8 +236,16 @@ def hash_of_rows(rows: Dataset, asked: str = "prompt") -> str:
 
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings as a JSON file would return them."""
-    return json.loads(json.dumps(without_nan(settings), default=str))
+    """Return the settings as a JSON file would return them; the same in each process."""
+    return json.loads(json.dumps(without_nan(settings), default=_as_text))
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value without a JSON form as text that no order of a set and no address of an object changes."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    text = str(value)
+    return getattr(value, "__qualname__", type(value).__qualname__) if " at 0x" in text else text
 
 
 def _or_new_run(checkpoint: Path) -> str:

@@ -162,7 +162,7 @@ class Run:
         """Raise UserError in all processes if one of them would train or measure something else than the first."""
         if self.config.geometry.world_size == 1:
             return
-        checkpoint = self.checkpoint.name if self.checkpoint else None
+        checkpoint = checkpoints.identity(self.checkpoint) if self.checkpoint else None
         if found := first_difference(self.facts | {"checkpoint": checkpoint}, resume.disagreement):
             raise UserError(f"{found}; start the same line with the same code and data on each machine")
 
@@ -268,7 +268,7 @@ class Run:
         self._signalled = True
         for number, handler in self._taken.items() if not launched else ():
             signal.signal(number, handler or signal.SIG_DFL)  # a second signal has its usual effect
-        of_launcher = launched and is_one_of_several() and signum == signal.SIGTERM
+        of_launcher = is_one_of_several() and signum == signal.SIGTERM
         if not self.training:
             raise Interrupted(BY_LAUNCHER if of_launcher else f" by {signal_name(signum)}", 128 + signum)
         self.signal = signum
@@ -278,7 +278,7 @@ class Run:
             reaction = f"giving up {repeated}" if repeated else "finishing this rollout's steps"
             text = f"\n{signal_name(signum)}: {reaction}, then saving"
             text += ", unless another process has ended" if of_launcher else ""
-            text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
+            text += "; torchrun kills it after its --shutdown-timeout (30 seconds by default)" if launched else ""
             os.write(2, f"{text}\n".encode())  # print() may already be in the middle of a line
         if self._at_once:
             raise GivenUp

@@ -357,7 +357,10 @@ class RunTrainer(LeanGRPOTrainer):
         """Like transformers', but name the phase in which it loads a checkpoint, also for DeepSpeed and FSDP."""
         with contextlib.ExitStack() as stack:
             self._reading = stack if resume_from_checkpoint else None
-            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+            try:
+                return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+            finally:
+                self._reading = None
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Like transformers', which next loads a checkpoint: keep the optimizer's own options, which that replaces."""

@@ -27,7 +27,7 @@ def prints(text):
     return 0
 
 
-def test_how_a_command_ends(capsys):
+def test_how_a_command_ends(capsys, monkeypatch):
     assert run_main(lambda: prints("a line")) == 0
     assert run_main(lambda: leave(UserError("a mistake\n  of two lines"))) == 2
     assert capsys.readouterr().err == "error: a mistake of two lines\n"
@@ -35,7 +35,10 @@ def test_how_a_command_ends(capsys):
     assert "error: peft is not installed; activate the virtual environment" in capsys.readouterr().err
     assert run_main(lambda: leave(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "Interrupted\n"
-    assert run_main(lambda: leave(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))) == 2
+    with monkeypatch.context() as launched:
+        for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
+            launched.setenv(name, value)
+        assert run_main(lambda: leave(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))) == 2
     assert capsys.readouterr().err.startswith("error: another process of this run has ended")
     for error in (SystemExit(1), RuntimeError("a bug"), ModuleNotFoundError("a bug", name="transformers.new")):
         with pytest.raises(type(error)):

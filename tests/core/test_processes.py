@@ -59,8 +59,11 @@ def test_sharding_is_known_before_an_accelerator_is(environment, settings, name,
         ("a judge's server: Read timed out", ""),
     ],
 )
-def test_a_process_that_has_ended_is_told_from_one_that_is_late(words, said):
+def test_a_process_that_has_ended_is_told_from_one_that_is_late(words, said, monkeypatch):
     """Both by gloo itself: tests/test_killed.py."""
+    assert processes.explain_lost(RuntimeError(words)) == ""  # there is no other process
+    for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     line = processes.explain_lost(RuntimeError(words))
     assert said in line and bool(said) == bool(line)
     assert ("--ddp_timeout" in line) == ("has ended" not in line and bool(said))

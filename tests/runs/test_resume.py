@@ -1,13 +1,16 @@
 """A resumed run lists the settings that changed, and refuses those that its checkpoint or its data do not allow."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
 from helpers_checkpoints import make_checkpoint
-from helpers_runs import LEARNS
+from helpers_runs import LEARNS, ROOT
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -228,10 +231,10 @@ def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
 
 FACTS = {
     "settings": {**THEN, "save_steps": 10, "dataset_name": "a.csv", "report_to": ["wandb"], "local_rank": 0}
-    | {"eval_dataset_name": "c.csv"},
+    | {"eval_dataset_name": "c.csv", "per_device_eval_batch_size": 4, "dataloader_num_workers": 0},
     "sources": PARTS,
     **{"data": "a", "tokens": "b", "held_out": "c", "sharding": UNSHARDED, "checkpoint": None, "commit": "d" * 40},
-    "versions": {"torch": "2.13.0", "vllm": "0.9"},
+    "versions": {"torch": "2.13.0", "vllm": "0.9", "python": "3.11.7"},
 }
 # What one process has that the first has not, and what is said of it
 DISAGREEMENTS = [
@@ -250,6 +253,10 @@ DISAGREEMENTS = [
     ({"commit": "e" * 40}, f"commit ({'e' * 40} instead of {'d' * 40})"),
     ({"commit": ""}, ""),  # without git
     ({"versions": {"torch": "2.12.0"}}, "torch (2.12.0 instead of 2.13.0)"),
+    ({"versions": {"torch": "2.13.0+cu128", "python": "3.11.9"}}, ""),  # builds of one release
+    ({"versions": {"python": "3.12.7"}}, "python (3.12 instead of 3.11)"),
+    ({"settings": {"per_device_eval_batch_size": 2}}, "per_device_eval_batch_size (2 instead of 4)"),
+    ({"settings": {"dataloader_num_workers": 2}}, ""),
 ]
 
 
@@ -261,9 +268,39 @@ def test_processes_say_in_what_they_differ_from_the_first(other, said):
 
 
 def test_a_version_that_one_process_lacks_is_a_difference():
-    own = FACTS | {"versions": {"torch": "2.13.0"}}
+    own = FACTS | {"versions": {"torch": "2.13.0", "python": "3.11.7"}}
     assert resume.disagreement(FACTS, own) == "vllm (None instead of 0.9)"
     assert resume.disagreement(own, FACTS) == "vllm (0.9 instead of None)"
+
+
+SEED_OF_HASHES = """
+from grpo.runs.resume import as_json
+
+class Client:
+    pass
+
+print(as_json({"words": {"alpha", "beta", "gamma", "delta"}, "client": Client(), "call": lambda: 0}))
+"""
+
+
+def test_settings_are_the_same_in_every_process():
+    """Whatever order Python gives a set, and wherever it puts an object."""
+    shown = set()
+    for seed in ("1", "2"):
+        own = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", SEED_OF_HASHES], env=own, capture_output=True, text=True, check=True
+        )
+        shown.add(done.stdout)
+    (line,) = shown
+    assert "['alpha', 'beta', 'delta', 'gamma']" in line and " at 0x" not in line
+
+
+def test_a_checkpoint_of_the_same_name_is_told_apart():
+    first, second, copied = (
+        make_checkpoint(run, 4, **state) for run, state in (("a", {}), ("b", {"epoch": 2}), ("c", {}))
+    )
+    assert checkpoints.identity(first) == checkpoints.identity(copied) != checkpoints.identity(second)
 
 
 def test_a_seal_holds_what_processes_compare(learned):
