@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from grpo.core import commands
-from grpo.core.directories import step_of
+from grpo.core.directories import MERGED, step_of
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_object, valid_lines, write_json, write_lines
+from grpo.core.jsonfiles import read_object, read_value, valid_lines, write_json, write_lines
 from grpo.core.kinds import fault
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
@@ -147,6 +147,6 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
             if path == model / "run.json":
                 raise
         except (OSError, KeyError, TypeError) as error:
-            if path == model / "run.json" and path.exists():
+            if path == model / "run.json" and path.exists() and read_value(path, "status") != MERGED:
                 raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
     return None

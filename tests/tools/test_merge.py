@@ -62,6 +62,14 @@ def test_a_merged_model_has_its_prompt(adapter_run, capfd):
     assert directory.newest_finished() is None  # it is not a run
 
 
+def test_a_merged_model_without_a_prompt_says_so(adapter_run, capfd):
+    """Of an adapter that no run of ours has trained."""
+    (adapter_run / "run.json").unlink()
+    assert main(["merge", "run", "--output", "elsewhere"]) == 0
+    assert main(["ask", "elsewhere", QUESTION]) == 2
+    assert "no file has the prompt of 'elsewhere'" in capfd.readouterr().err
+
+
 def test_a_checkpoint_is_merged(adapter_run):
     assert main(["merge", "run/checkpoint-2", "--output", "elsewhere"]) == 0
     assert Path("elsewhere/run.json").exists()
