@@ -158,6 +158,8 @@ def judgements(
     for number in sorted(found):
         verdict = found[number]
         if isinstance(verdict, Fault):
+            for later in filter(number.__lt__, found):  # one process alone would have stopped here
+                task.discard(*asked[later])
             return [], f"judge {verdict}"
         task.remember(*asked[number], verdict)
     judged = {key: found[number] for number, key in enumerate(pairs)}

@@ -105,6 +105,10 @@ class Task:
         if self.judge:
             self._verdicts[key_of(text, row)] = verdict
 
+    def discard(self, text: str, row: Mapping[str, Any]) -> None:
+        """Forget the verdict on a completion."""
+        self._verdicts.pop(key_of(text, row), None)
+
     def _by_judge(self, judge: Judge, text: str, row: Mapping[str, Any]) -> bool:
         verdict = judge(text, dict(row))  # which it may change
         if verdict not in (0, 1):  # booleans only; "no" or a coroutine would count as true, None as false

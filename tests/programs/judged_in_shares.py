@@ -46,6 +46,8 @@ def evaluated(fails=()):
     task = Task(XML, judge=judge, judge_name="mine")
     rewards = {"judge_reward_func": lambda **kwargs: judge_reward_func(**kwargs, task=task)}
     random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
     found = HeldOut(Dataset.from_list(ROWS), task, rewards, {"judge_reward_func": 1.0}, 3).evaluate(Fixed())
     del found.summary["seconds"]
     return {"summary": found.summary, "answers": [one.to_json() for one in found.answers]}, asked, random.random()
