@@ -140,7 +140,7 @@ def math_verify() -> Callable[[str, str], bool] | None:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with what is no visible sign as escapes, which do not reach the terminal.
+    r"""Escape the characters of a text that are not printable, so that they do not reach the terminal.
 
     >>> print(printable("\x1b[31mred\u202e"))
     \x1b[31mred\u202e

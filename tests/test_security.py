@@ -3,7 +3,6 @@
 That no line of ours evaluates or unpickles is ruff's to see (S in pyproject.toml).
 """
 
-import contextlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from examples import more_rewards
 from grpo.__main__ import main as tool
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
+from grpo.core.writing import remove
 from grpo.preflight import preflight
 from grpo.report import charts, contents, hub
 from grpo.report.files import read_run
@@ -32,6 +32,7 @@ from grpo.results import comparison, summary
 from grpo.results.answer import Answer
 from grpo.results.printing import print_answers, print_summaries
 from grpo.results.summary import summarize
+from grpo.runs.directory import claim
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training import console
@@ -364,20 +365,23 @@ def test_tools_write_through_no_link_of_a_run(kind, learned_adapter, monkeypatch
     assert kind == "record" or not (run / "report.html").is_symlink()  # it is replaced, not followed
 
 
-@pytest.mark.parametrize("resume", ["auto", "run/checkpoint-2"])
-def test_a_run_with_links_is_not_resumed(resume, tiny_run, learned, capfd):
-    argv = tiny_run(**LEARNS, resume_from_checkpoint=resume, max_steps="3", save_steps="1")
-    for number, name in enumerate(
-        [name for name in (*names_in(learned.path), *FOLDERS) if "checkpoint-2/" not in name]
-    ):
-        (folder := Path(f"try-{number}")).mkdir()
-        with contextlib.chdir(folder):
-            outside = plant_links(learned.copy(), [name])
-            before = files_in(outside)
-            assert train_grpo.main(argv) == 2 and files_in(outside) == before
-            line = one_error(capfd)
-            assert line.startswith("error: output_dir: 'run' ") and (name in line or name == "run.json")
-        shutil.rmtree(folder)
+def test_a_run_with_links_is_not_resumed(tiny_run, learned, capfd):
+    run = learned.copy()
+    names = [name for name in (*names_in(run), *FOLDERS) if "checkpoint-2/" not in name]
+    for name in names:
+        existed = (run / name).exists()
+        (target,) = plant_links(run, [name]).iterdir()
+        for resume in ("auto", "run/checkpoint-2"):
+            with pytest.raises(UserError, match=r"^output_dir: 'run' ") as caught:
+                claim("run", "unused", resume)
+            assert name in str(caught.value) or name == "run.json"
+        (run / name).unlink()
+        target.rename(run / name) if existed else remove(target)
+    outside = plant_links(run, [name for name in names if not name.startswith("completions/")])
+    before = files_in(outside)
+    argv = tiny_run(**LEARNS, resume_from_checkpoint="auto", max_steps="3", save_steps="1")
+    assert train_grpo.main(argv) == 2 and files_in(outside) == before
+    assert one_error(capfd).startswith("error: output_dir: 'run' ")
 
 
 def test_a_run_is_resumed_from_a_checkpoint_that_holds_links(tiny_run, learned):

@@ -117,7 +117,7 @@ def secret_in(value: Any, name: str, public: Collection[str] = (), is_secret: bo
     Secrets are texts at any depth under names such as `api_key`, `*_token` and `password`, but for special tokens.
 
     Args:
-        public: texts that are none.
+        public: texts that are not secret.
         is_secret: True below such a name.
 
     >>> secret_in({"pay": {"model": "x", "eos_token": "</s>", "apiKey": "sk-1"}}, "reward_args")

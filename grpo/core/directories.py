@@ -33,7 +33,7 @@ def step_of(directory: Path) -> int:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """True for a directory `checkpoint-N` that is no link."""
+    """True for a directory `checkpoint-N`; False for a link to one."""
     return step_of(path) >= 0 and path.is_dir() and not path.is_symlink()
 
 
@@ -101,5 +101,5 @@ def _way_out(output: Path) -> str:
     new = output / "run"
     if checkpoints := sorted(filter(is_checkpoint, output.iterdir()), key=step_of):
         last = f"--resume_from_checkpoint {checkpoints[-1]} --output_dir {new}"
-        return f"without a valid run.json it is no run; its checkpoint can be resumed with {last}"
+        return f"it has no valid run.json, so resume its checkpoint elsewhere ({last})"
     return f"use a new directory, such as {new}"

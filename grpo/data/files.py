@@ -53,7 +53,7 @@ def read_file(path: Path) -> Splits:
 
 
 def _content(path: Path) -> bytes:
-    """Read a file, and unpack a compressed one as far as it is no bomb."""
+    """Read a file, and unpack a compressed one. Raise ValueError if it unpacks to far more than its size."""
     packed, content = path.stat().st_size, io.BytesIO()
     most = min(max(PACKED_TIGHTLY * packed, ALWAYS_READ), psutil.virtual_memory().available)
     with open(path, "rb") as file:

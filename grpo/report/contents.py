@@ -65,16 +65,19 @@ def entries(name: str) -> Iterator[RunFile]:
     return (file for file in FILES if fnmatch(name, file.name))
 
 
+def _is_kept(name: str) -> bool:
+    """True for a file of a run that `draw` does not write over."""
+    known = list(entries(name))
+    return bool(known) and not any(file.draw for file in known)
+
+
 def draw(directory: Path) -> list[Path]:
     """Write the report and all else that is drawn from a run's files. Return the paths.
 
     Raises:
         UserError: the directory is not a run's, or a file of it is broken.
     """
-    # what no run has made, and what it would write over
-    if others := [
-        name for name in others_in(directory) if not any(entries(name)) or any(e.draw for e in entries(name))
-    ]:
+    if others := [name for name in others_in(directory) if not _is_kept(name)]:
         raise UserError(f"{str(directory)!r} holds {listed(others, 3)}, but no run.json; name a run's directory")
     run, paths = read_run(directory), []
     for file in FILES:

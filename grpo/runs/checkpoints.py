@@ -31,7 +31,7 @@ OPTIMIZER = {
 
 
 def list_all(run: Path) -> list[Path]:
-    """List a run's checkpoints, complete or not, the newest first. Links to those of others are none of its own."""
+    """List a run's checkpoints, complete or not, the newest first. Links to other runs' checkpoints are skipped."""
     return sorted(filter(is_checkpoint, run.glob("checkpoint-*")), key=step_of, reverse=True)
 
 

@@ -69,7 +69,7 @@ def holds_run(directory: Path) -> bool:
 
 
 def is_free(directory: Path) -> bool:
-    """True if a directory contains nothing, neither a run nor files of others, and no run has locked it."""
+    """True if a directory contains neither a run nor files of others, and no run has locked it."""
     return not (holds_run(directory) or others_in(directory) or is_locked(directory))
 
 
@@ -129,10 +129,11 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
     """Return the last run of the default name that is this experiment, or else this experiment with another length."""
     taken = itertools.takewhile(lambda path: not is_free(path), numbered(default_dir))
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
+    if not runs:
+        return next(filter(is_free, numbered(default_dir)))
     same = [run for run, differ in runs.items() if all(about(name).change is LENGTH for name in differ)]
-    if same or not runs:
-        first_free = next(filter(is_free, numbered(default_dir)))
-        return min(same, key=lambda run: bool(runs[run]), default=first_free)
+    if same:
+        return min(same, key=lambda run: bool(runs[run]))
     others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
     resumable = [run for run in runs if checkpoints.newest(run)[0]]
     nearest = min(resumable, key=lambda run: len(runs[run]), default=None)

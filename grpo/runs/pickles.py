@@ -151,7 +151,7 @@ def _read_archive(stream: IO[bytes], file: Path) -> None:
     start = stream.read(4)
     stream.seek(0)
     if start != b"PK\x03\x04":  # torch.load would take it for another format, with several pickles
-        raise _Refused(f"{file} is no zip archive (if it is yours, DeepSpeed's checkpoint_serialization was false)")
+        raise _Refused(f"{file} is not a zip archive (if it is yours, DeepSpeed's checkpoint_serialization was false)")
     archive = torch._C.PyTorchFileReader(stream)
     if "constants.pkl" in archive.get_all_records():
         raise _Refused(f"{file} is TorchScript, which is code")
@@ -165,7 +165,7 @@ def _files_of_deepspeed(checkpoint: Path) -> Iterator[Path]:
             continue
         tag = path.read_text().strip()
         if not re.fullmatch(r"global_step\d+(_universal)?", tag):
-            raise _Refused(f"{path} names {shorten(tag, 100)!r}, which is no directory of DeepSpeed's")
+            raise _Refused(f"{path} names {shorten(tag, 100)!r}, which is not a directory of DeepSpeed's")
         for file in sorted((checkpoint / tag).rglob("*")):
             if file.is_symlink() and file.is_dir():  # its files would not be listed
                 raise _Refused(f"{file} is a link to a directory")
@@ -185,9 +185,7 @@ def _read_distributed(file: Path) -> None:
         if not (type(name) is str and type(offset) is int and type(length) is int and min(offset, length) >= 0):
             raise _Refused(f"{file} does not say where its data are")
         if Path(name).name != name or name == ".." or place.get("transform_descriptors"):
-            raise _Refused(
-                f"{file} names {shorten(name, 100)!r}, which is no file of its directory as FSDP2 writes it"
-            )
+            raise _Refused(f"{file} names {shorten(name, 100)!r}, which is not a file beside it, as FSDP2 writes them")
         if _is(index, "MetadataIndex") and _is(vars(index).get("offset"), "Size"):
             continue  # a tensor, which the library reads by torch's restricted unpickler
         with (file.parent / name).open("rb") as stream:

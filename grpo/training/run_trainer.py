@@ -481,9 +481,8 @@ class RunTrainer(LeanGRPOTrainer):
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write TRL's model card and, if the directory contains a run, the run's section below it."""
         output, hub_model_id = Path(self.args.output_dir or ""), cast(Any, self.hub_model_id)
-        self.hub_model_id = hub_model_id or cast(
-            Any, f"your-name/{card.hub_name(output.name)}"
-        )  # TRL would print None
+        placeholder = f"your-name/{card.hub_name(output.name)}"  # TRL would print None
+        self.hub_model_id = hub_model_id or cast(Any, placeholder)
         super().create_model_card(*args, **kwargs)
         self.hub_model_id = hub_model_id
         if self.is_world_process_zero() and (output / "run.json").exists():

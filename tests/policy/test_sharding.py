@@ -61,7 +61,7 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, capfd, file, ada
 
 
 def refused_without_a_launcher(checkpoint, argv, capfd):
-    """It would go on with a new optimizer, or be taken for a damaged one."""
+    """It would continue with a new optimizer, or count as damaged."""
     found = checkpoints.read_seal(checkpoint)["sharding"]
     (checkpoint / checkpoints.SEAL).rename("seal")
     assert found in checkpoints.shardings(checkpoint)  # as an older seal would leave it to the files

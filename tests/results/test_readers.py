@@ -1,4 +1,4 @@
-"""Whatever a run's files have in the place of a value, each tool does its work or ends in one line."""
+"""Each tool works or ends with one line, whatever value replaces one in a run's files."""
 
 import copy
 import json

@@ -184,7 +184,7 @@ LINKS = ["checkpoint-1", "checkpoint-9", "completions", "source", "run.lock", "m
 
 
 @pytest.mark.parametrize("name", [*LINKS, "completions/completions_00001.parquet", "model.safetensors"])
-def test_no_run_goes_on_in_a_directory_with_links(name):
+def test_no_run_resumes_in_a_directory_with_links(name):
     """Libraries would write through them."""
     make_run("run", [5])
     Path("elsewhere").mkdir()

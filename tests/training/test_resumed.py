@@ -15,8 +15,9 @@ from helpers_trainer import make_trainer
 from transformers import Trainer, TrainerCallback
 
 import train_grpo
+from grpo.core.kinds import fault
 from grpo.runs import checkpoints
-from grpo.training.run_trainer import RunTrainer
+from grpo.training.run_trainer import SAVED_STATE, RunTrainer
 
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
@@ -87,22 +88,26 @@ class Rates(TrainerCallback):
         self.rates += [group["lr"] for group in optimizer.param_groups][:1]
 
 
-@pytest.mark.parametrize(
-    ("key", "other"),
-    [
-        *(("epoch", math.nan), ("log_history", "x"), ("global_step", "1"), ("stateful_callbacks", [1])),
-        *(("stateful_callbacks", {"watch": other}) for other in ("x", {}, {"seen": {"steps": "x"}, "raised": []})),
-    ],
-)
-def test_other_values_in_a_checkpoints_state_are_one_line(key, other, learned, capsys):
+WATCHED = {"seen": {"steps": "x"}, "raised": []}
+OTHERS = [("epoch", math.nan), ("log_history", "x"), ("global_step", "1"), ("stateful_callbacks", [1])]
+OTHERS += [("stateful_callbacks", {"watch": other}) for other in ("x", {}, WATCHED)]
+
+
+@pytest.mark.parametrize(("key", "other"), OTHERS)
+def test_other_values_in_a_checkpoints_state_are_named(key, other, learned):
+    state = json.loads((learned.path / "checkpoint-1" / checkpoints.STATE).read_text())
+    assert fault(state, SAVED_STATE) == "" and fault(state | {key: other}, SAVED_STATE).startswith(key)
+
+
+def test_another_value_in_a_checkpoints_state_is_one_line(learned, capsys):
     run = learned.copy()
     shutil.rmtree(run / "checkpoint-2")
     (run / "model.safetensors").unlink()  # so that it has not finished
     path = run / "checkpoint-1" / checkpoints.STATE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: other}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"stateful_callbacks": {"watch": WATCHED}}))
     assert train_grpo.main(flags(**RESUMED)) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "checkpoint-1 does not load" in line and (key in line or key == "stateful_callbacks")
+    assert "checkpoint-1 does not load" in line and "stateful_callbacks.watch.seen.steps" in line
 
 
 def test_a_resumed_optimizer_follows_the_settings(tiny_model, tmp_path):
