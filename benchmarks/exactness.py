@@ -235,6 +235,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"num_expert_group": 1, "n_group": 1, "num_experts_per_token": 2, "linear_num_heads": 4},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "deepseek_v2": ROUTED,
+    "dory": {
+        **{"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    },
     "dots1": {**ROUTED, "num_local_experts": 4, "n_group": 1, "topk_group": 1},
     "dots3_note_text": {"per_layer_config": {}, "num_key_value_heads": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},

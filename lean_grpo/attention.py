@@ -17,7 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from lean_grpo import packing
-from lean_grpo.decoding import computed_in
+from lean_grpo.decoding import computed_in, windows
 from lean_grpo.packing import Row
 
 # needed from torch 2.12 on if keys have fewer heads than queries; unknown to 2.11
@@ -32,7 +32,8 @@ class Kernel:
         name: for messages.
         pack_tokens: the default number of positions in a pack.
         attend: FlashAttention 2 over segments. Its arguments are queries, keys and values (positions, heads, width),
-            then `ends_q`, `ends_k`, `longest_q` and `longest_k` of packing.Keys, and the scaling. None: sdpa.
+            then `ends_q`, `ends_k`, `longest_q` and `longest_k` of packing.Keys, and the scaling; with a window also
+            `before`, how many positions before its own a query attends to. None: sdpa.
         by_segment: True if each segment is computed with its own keys only; False: with all keys, under a mask.
     """
 
@@ -61,12 +62,14 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
             return Kernel(
                 "FlashAttention 2 (the package flash-attn)",
                 8192,
-                lambda *parts: flash_attn_varlen_func(*parts[:-1], softmax_scale=parts[-1], causal=True),
+                lambda *parts, before=-1: flash_attn_varlen_func(
+                    *parts[:-1], softmax_scale=parts[-1], causal=True, window_size=(before, 0)
+                ),
             )
     return Kernel(
         "FlashAttention 2 (torch's own)",
         8192,
-        lambda *parts: varlen_attn(*parts[:-1], scale=parts[-1], window_size=(-1, 0), **GROUPED),  # causal
+        lambda *parts, before=-1: varlen_attn(*parts[:-1], scale=parts[-1], window_size=(before, 0), **GROUPED),
     )
 
 
@@ -114,7 +117,7 @@ def score(
     for chosen in packs:
         pack = packing.lay_out(rows, chosen, width, device)
         keys = packing.keys(pack) if kernel.attend else None
-        segments = Segments(pack.sizes, pack.parents, keys, kernel.attend)
+        segments = Segments(pack.sizes, pack.parents, keys, kernel.attend, windows(_inner(model).config))
         needless = kernel.by_segment and model in _WITHOUT_MASK
         mask = (
             torch.ones(1, 1, 1, 0, dtype=torch.bool, device=device) if needless else packing.visible(pack)[None, None]
@@ -147,8 +150,12 @@ _WITHOUT_MASK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 def _attention_layers(model: torch.nn.Module) -> int:
     """Return the number of layers of a model, wrapped or not; -1 if its configuration does not have it."""
-    inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    inner = _inner(model)
     return getattr(inner.config.get_text_config(), "num_hidden_layers", -1) if inner else -1
+
+
+def _inner(model: torch.nn.Module) -> Any:
+    return next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,7 @@ class Segments:
     parents: list[int]
     keys: packing.Keys | None = None  # with a kernel's `attend`
     attend: Callable[..., Any] | None = None
+    windows: Sequence[int | None] = ()  # of each layer
     layers: set[torch.nn.Module] = field(default_factory=set)  # attention layers that have received it
 
 
@@ -185,14 +193,16 @@ def _sdpa(
     if pack is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     pack.layers.add(module)
+    layer: Any = module.layer_idx if any(pack.windows) else None
+    window = None if layer is None else pack.windows[layer]
     if pack.keys is None or pack.attend is None:
-        return _one_by_one(query, key, value, dropout, scaling, pack), None
+        return _one_by_one(query, key, value, dropout, scaling, pack, window), None
     # under autocast, float32 rotary positions make queries and keys float32; round them, as sdpa would
     keys, dtype = pack.keys, computed_in(query)
     parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
     parts[1:] = [_Gather.apply(tensor, keys.index) for tensor in parts[1:]]
     ends = keys.ends_q, keys.ends_k, keys.longest_q, keys.longest_k
-    return pack.attend(*parts, *ends, scaling)[None], None
+    return pack.attend(*parts, *ends, scaling, **({"before": window - 1} if window else {}))[None], None
 
 
 def _one_by_one(
@@ -202,6 +212,7 @@ def _one_by_one(
     dropout: float,
     scaling: float | None,
     pack: Segments,
+    window: int | None = None,
 ) -> torch.Tensor:
     groups = query.shape[1] // key.shape[1]
     queries, keys, values = (
@@ -212,7 +223,10 @@ def _one_by_one(
         own = segment == parent
         seen = [segment] if own else [parent, segment]
         length, before = pack.sizes[segment], 0 if own else pack.sizes[parent]
-        mask = None if own else torch.ones(length, before + length, dtype=torch.bool).tril(before)
+        plain = own and not (window and window < length)
+        mask = None if plain else torch.ones(length, before + length, dtype=torch.bool).tril(before)
+        if mask is not None and window:
+            mask.triu_(before - window + 1)
         outputs.append(
             torch.nn.functional.scaled_dot_product_attention(
                 queries[segment],
@@ -221,7 +235,7 @@ def _one_by_one(
                 attn_mask=mask,
                 dropout_p=dropout,
                 scale=scaling,
-                is_causal=own,
+                is_causal=plain,
             )
         )
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()

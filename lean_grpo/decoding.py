@@ -181,6 +181,7 @@ class Decoder:
         self.cache: Any = DynamicCache(config=base.config)
         self.cache.layers = [Slots() for _ in self.cache.layers]
         self.ends = torch.tensor(ends, dtype=torch.long, device=self.device)
+        self.windows = windows(base.config)
         self.graphs = Graphs.of(base)
 
     def read(self, prompts: Sequence[Sequence[int]], copies: Sequence[int], pad: int) -> torch.Tensor:
@@ -269,10 +270,19 @@ class Decoder:
         self.mask.index_copy_(1, self.place.slot, self.alive)
         self.positions.add_(self.alive)
         self.place.shown = self.mask.shape[1] if fixed else self.place.used + 1
-        mask = self.mask[:, None, None].bool() if fixed else self.mask[:, : self.place.shown]
+        mask = self._whole_mask() if fixed else self.mask[:, : self.place.shown]
         logits = self._forward(self.ids, mask, self.positions)
         self.place.slot.add_(1)
         return logits
+
+    def _whole_mask(self) -> Any:
+        """Return the mask over the whole buffers (rows, 1, 1, width), or one for each kind of layer."""
+        mask = self.mask[:, None, None].bool()
+        if not any(self.windows):
+            return mask
+        window = next(window for window in self.windows if window)
+        near = mask & (torch.arange(mask.shape[-1], device=self.device) > self.place.slot - window)
+        return near if all(self.windows) else {"full_attention": mask, "sliding_attention": near}
 
     def _replay(self, graphs: Graphs) -> torch.Tensor:
         """Compute a step by the graph of these buffers, which is recorded at their second step."""
@@ -331,6 +341,15 @@ def on_gpu(model: Any) -> bool:
 
 def runs_on_sdpa(model: Any) -> bool:
     return model.config._attn_implementation == "sdpa"
+
+
+def windows(config: Any) -> list[int | None]:
+    """List how many positions each layer attends to at most, itself included; None: all of them."""
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    if (types := getattr(text, "layer_types", None)) is None:
+        return [window] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def rounded_up(count: int, unit: int) -> int:

@@ -16,7 +16,7 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lean_grpo import decoding, wrappers
@@ -64,7 +64,7 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         return "the adapter adds tokens to the prompt"
     if not has_plain_cache(base):  # rows cannot be dropped from the batch
-        return "the model has sliding windows or states"
+        return "the model has states, or attends in chunks"
     if not (parameters_of(base) >= NEEDED and cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if sampling and sampling.repetition_penalty != 1:
@@ -84,8 +84,15 @@ def cache_argument(model: Any) -> str | None:
 
 def has_plain_cache(model: Any) -> bool:
     """True if the model caches keys and values of each position, and nothing else."""
-    layers = DynamicCache(config=model.config).layers
-    return not model._is_stateful and all(type(layer) is DynamicLayer for layer in layers)
+    layers, kinds = DynamicCache(config=model.config).layers, (DynamicLayer, DynamicSlidingWindowLayer)
+    if model._is_stateful or any(type(layer) not in kinds for layer in layers):
+        return False
+    if "chunked_attention" in (getattr(model.config.get_text_config(), "layer_types", None) or ()):
+        return False
+    # a window has to be in the model's masks, and not only in its cache (Moshi)
+    places = {sys.modules[type(module).__module__] for module in model.modules()}
+    slides = any(type(layer) is DynamicSlidingWindowLayer for layer in layers)
+    return not slides or any(hasattr(place, "create_sliding_window_causal_mask") for place in places)
 
 
 @contextlib.contextmanager

@@ -12,10 +12,12 @@ from peft import PeftModel
 from transformers import ProcessorMixin
 
 from lean_grpo import wrappers
+from lean_grpo.decoding import windows
 from lean_grpo.sampling import has_plain_cache
 
 BEGINNINGS = 0, 101, 211  # offsets in the vocabulary, tried until the values are finite
 PACK_LENGTHS = 8192, 512  # most positions of the trial's pack: without and with gradient
+SHORT = 6  # sliding windows while packs are tried, so that 12 tokens are longer
 SMALL = 2**20  # most elements of a weight whose gradient is compared
 # Largest differences that packs may cause, in float32 and with 16-bit or TF32 rounding: of log-probabilities, relative
 # to the change that other prompts cause; of the gradient, relative to its norm. Of the gradient's norm, float32's
@@ -75,8 +77,14 @@ def misfit(trainer: Any) -> str | None:
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be gathered yet
     base = wrappers.unwrapped(trainer.model)
+    text = wrappers.base_of(trainer.model).config.get_text_config()
+    window, slides = getattr(text, "sliding_window", None), any(windows(text))
+    if slides and not trainer.kernel.by_segment:
+        return "sliding windows in packs need FlashAttention 2 on a GPU"
     training = trainer.model.training
     trainer.model.eval()
+    if slides:
+        text.sliding_window = SHORT
     try:
         for ids in _tokens(trainer, base):
             error, effect, wrong, norm = _differences(trainer, ids)
@@ -90,6 +98,8 @@ def misfit(trainer: Any) -> str | None:
         return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:
         trainer.model.train(training)
+        if slides:
+            text.sliding_window = window
     args = trainer.args
     rounds = bool(args.bf16 or args.fp16 or args.tf32 or base.dtype != torch.float32)
     # written so that NaN, which some kernels return under masks, does not pass

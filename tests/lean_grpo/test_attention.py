@@ -25,7 +25,7 @@ WIDTH, CPU, CUDA = 5, torch.device("cpu"), torch.device("cuda")
 BF16, FLOAT64 = torch.bfloat16, torch.float64
 
 
-def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, scaling):
+def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, scaling, before=None):
     """The values of FlashAttention 2 over segments, in any number format, and the demands of its kernels."""
     assert query.dtype == key.dtype == value.dtype and key.shape == value.shape
     for ends, longest, total in ((ends_q, longest_q, len(query)), (ends_k, longest_k, len(key))):
@@ -38,6 +38,8 @@ def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, sca
     for q, k, v in zip(queries, keys, values, strict=True):
         scores = torch.einsum("qhd,khd->hqk", q, k) * (scaling or q.shape[-1] ** -0.5)
         seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))  # aligned to the bottom right
+        if before is not None:
+            seen.triu_(len(k) - len(q) - before)
         outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v))
     return torch.cat(outputs)
 
@@ -50,10 +52,11 @@ def registered():
 SDPA, FLASH = Kernel("sdpa", 2048), Kernel("FlashAttention 2", 8192, flash_attention)
 
 
-def make_model(dtype=torch.float32, key_heads=2):
+def make_model(dtype=torch.float32, key_heads=2, **options):
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": key_heads}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_hidden_layers=2, initializer_range=0.3, **sizes))
+    sizes |= {"vocab_size": 512, "num_hidden_layers": 2, "initializer_range": 0.3, **options}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes))
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     return model.to(dtype).eval()
 
@@ -83,8 +86,10 @@ def gradients(model, values):
 
 @pytest.mark.parametrize("kernel", [SDPA, FLASH], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("pack_tokens", [4, 12, 100])
-def test_packs_give_what_rows_give_alone(kernel, pack_tokens):
-    model = make_model()
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_packs_give_what_rows_give_alone(kernel, pack_tokens, window):
+    """The second layer has a sliding window."""
+    model = make_model(use_sliding_window=bool(window), sliding_window=window, max_window_layers=1)
     expected, found = one_by_one(model), scores(model, kernel, pack_tokens)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for one, other in zip(gradients(model, found), gradients(model, expected), strict=True):
@@ -216,7 +221,7 @@ def test_the_package_is_used_where_it_is_asked_for_and_installed(asked, monkeypa
     found = attention.kernel(asked, CUDA, BF16, None)
     assert ("the package flash-attn" in found.name) is (asked == "flash_attention_2")
     if asked == "flash_attention_2":
-        assert found.attend(*"qkv", 0.5) == (*"qkv", {"softmax_scale": 0.5, "causal": True})
+        assert found.attend(*"qkv", 0.5) == (*"qkv", {"softmax_scale": 0.5, "causal": True, "window_size": (-1, 0)})
 
 
 def test_torchs_own_kernel_takes_our_arguments(monkeypatch):

@@ -13,7 +13,7 @@ from lean_grpo.sampling import keeping_frozen_weights, reason_against
 
 def test_models_with_states_are_left_to_generate():
     model = MambaForCausalLM(MambaConfig(vocab_size=512, hidden_size=16, num_hidden_layers=1, state_size=4))
-    assert reason_against(model) == "the model has sliding windows or states"
+    assert reason_against(model) == "the model has states, or attends in chunks"
 
 
 def test_prompts_with_virtual_tokens_are_left_to_generate():

@@ -16,6 +16,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -236,3 +238,14 @@ def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path)
     mean = {name: (one[name] + other[name]) / 2 for name in one}
     assert largest_difference([mean], [gradients(LeanGRPOTrainer, short, long)]) < 1e-5
     assert largest_difference([mean], [gradients(GRPOTrainer, short, long)]) > 1e-3
+
+
+def test_packs_without_a_models_window_are_found_out(tiny_model, tmp_path, monkeypatch, capsys):
+    """Though no row of the trial is as long as the window."""
+    model = MistralForCausalLM(MistralConfig(vocab_size=512, num_hidden_layers=1, sliding_window=4096, **SIZES))
+    model.tokenizer_of = tiny_model
+    assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is not None
+    monkeypatch.setattr(attention, "windows", lambda config: [None])
+    assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is None
+    assert "packs would change its log-probabilities" in capsys.readouterr().out
+    assert model.config.sliding_window == 4096

@@ -68,7 +68,7 @@ def test_a_model_that_the_sampler_does_not_support_is_refused(wrap, tokenizer):
         AutoModelForCausalLM.from_pretrained(DEMO / "model"),
         PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
     )
-    for model, reason in ((states, "sliding windows or states"), (virtual, "the adapter adds tokens to the prompt")):
+    for model, reason in ((states, "the model has states"), (virtual, "the adapter adds tokens to the prompt")):
         model = wrap(model) if wrap else model
         assert reason in sampling.reason_against(model)
         with pytest.raises(ValueError, match=reason):
