@@ -52,7 +52,7 @@ from trl.kernels import chunked_logprob
 from grpo.config.configure import configure
 from grpo.core.settings import Config
 from grpo.policy import memory
-from lean_grpo import attention, decoding, packing, wrappers
+from lean_grpo import attention, decoding, models, packing, wrappers
 from lean_grpo import sampling as sampler
 from lean_grpo.packing import Row
 from train_grpo import HYPERPARAMETERS
@@ -354,7 +354,7 @@ def token_step(way: Callable[[Any, int], None], model: Any, setting: str) -> tup
 
 def beside_a_graph(model: Any) -> int:
     """Operations that a replayed step starts one by one: tokens, ends, the draw."""
-    decoder = decoding.Decoder(wrappers.base_of(model), str(sampler.cache_argument(wrappers.base_of(model))), [2], 9)
+    decoder = decoding.Decoder(wrappers.base_of(model), str(models.cache_argument(wrappers.base_of(model))), [2], 9)
     with torch.no_grad():
         logits = decoder.read([[5, 6, 7]], [0] * ROWS, 0)
         Launches.found = 0
@@ -378,7 +378,7 @@ def rollout_peak(model_config: Any, rows: int = 64, prompt: int = 256, limit: in
     with FakeTensorMode(allow_non_fake_inputs=True), Counter() as counter, torch.no_grad(), autocast:
         model.to_empty(device="cpu").tie_weights()
         weights = counter.peak = counter.live
-        decoder = decoding.Decoder(model, str(sampler.cache_argument(model)), [2], limit)
+        decoder = decoding.Decoder(model, str(models.cache_argument(model)), [2], limit)
         logits = decoder.read([[number] * prompt for number in range(4)], [row * 4 // rows for row in range(rows)], 0)
         while True:  # one step in each width of the buffers
             decoder.ids.copy_(sampler.Sampling().draw(logits)[:, None])

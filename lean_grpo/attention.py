@@ -17,7 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from lean_grpo import packing
-from lean_grpo.decoding import computed_in, windows
+from lean_grpo.models import computed_in, windows
 from lean_grpo.packing import Row
 
 # needed from torch 2.12 on if keys have fewer heads than queries; unknown to 2.11
@@ -179,17 +179,27 @@ def _sdpa(
     dropout: float = 0.0,
     scaling: float | None = None,
     pack: Segments | None = None,
+    grouped: bool = False,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute transformers' sdpa; in a pack, each segment attends only to its own keys.
 
     Args:
-        query: (1, heads, T, width); key and value may have fewer heads.
+        query: (1, heads, T, width); key and value may have fewer heads. Without a pack (rows, heads, T, width).
         pack: None: not a pack.
+        grouped: T is 1, and the queries of a key's head are computed together. transformers does so, but for compiled
+            layers, where it copies keys and values for each of their queries.
 
     Returns:
         (1, T, heads, width), and None for the weights.
     """
+    if grouped and not any(kwargs.get(name) is not None for name in ("softcap", "position_bias")):
+        rows, heads, _, width = query.shape
+        query = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
+        output = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scaling
+        )
+        return output.reshape(rows, 1, heads, value.shape[-1]), None
     if pack is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     pack.layers.add(module)

@@ -3,17 +3,19 @@
 A step of a model with 28 layers starts more than a thousand kernels. Python needs 20 to 35 ms for that, a GPU one to
 three. A graph starts all of them at once, but repeats the addresses and shapes of its recording. So keys and values
 are in buffers, a step writes at a position that is a tensor, and attention masks positions that are not written yet.
-The buffers grow by ROOM positions; on a GPU rows that have ended leave when the buffers are copied. Weights change in
-place between rollouts. Buffers and graphs live for one rollout.
+A step also draws the next tokens, so that the host only starts graphs, and looks at the tokens now and then. Layers
+are compiled where that pays (compiling.py). The buffers grow by ROOM positions; on a GPU rows that have ended leave
+when the buffers are copied. Weights change in place between rollouts. Buffers and graphs live for one rollout.
 
-Trust, then verify: the first steps on a GPU are computed eagerly, too. Where the two differ, a step waits for the GPU
-or cannot be recorded, the model samples eagerly from then on, with one line.
+Trust, then verify: the first steps on a GPU are computed eagerly, too. Where the two differ, the layers run as they
+are. Where they still differ, a step waits for the GPU or cannot be recorded, the model samples eagerly from then on,
+with one line.
 """
 
 import math
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
@@ -25,12 +27,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-ROOM = 128  # positions that the buffers grow by: fewer cost recordings, more cost attention over nothing
+from lean_grpo import attention, compiling, models
+from lean_grpo.compiling import CompiledLayers
+from lean_grpo.models import computed_in, runs_on_sdpa, windows
+
+ROOM = 512  # positions that the buffers grow by: fewer cost recordings, more cost attention over nothing
 ALIGNED = 16  # the last room is rounded up to this: attention's kernels would copy other masks
 # Positions that a forward of the common beginning has to save; on a GPU fewer take as long as it does
 CPU_FORWARD, GPU_FORWARD = 64, 4096
 REPLAYS = 2  # steps of a graph that are compared; the second one shows whether anything is frozen in it
-LIMIT = 0.05  # most difference of their logits, relative to the logits' spread
+LIMIT = 0.02  # largest mean divergence of their next-token distributions, in nats
 # Operations that wait for the GPU, or whose result has a shape that depends on data
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount", "unique_dim", "unique_consecutive",
            "_unique", "_unique2", "repeat_interleave"}  # fmt: skip
@@ -85,6 +91,18 @@ class Slots(DynamicLayer):
         self.place = place
 
 
+class View:
+    """A layer's buffers as its compiled forward sees them: tensors alone, whatever the layer's number is."""
+
+    def __init__(self, slots: Slots, slot: torch.Tensor) -> None:
+        self.keys, self.values, self.slot = slots.keys, slots.values, slot
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.keys.index_copy_(2, self.slot, key_states.to(self.keys.dtype))
+        self.values.index_copy_(2, self.slot, value_states.to(self.values.dtype))
+        return self.keys, self.values
+
+
 class Waits(TorchDispatchMode):
     """Count operations that wait for a GPU, by name: a graph cannot hold them."""
 
@@ -123,7 +141,7 @@ class Graphs:
     @classmethod
     def of(cls, base: Any) -> "Graphs | None":
         """Return the graphs of a new rollout; None where its steps run eagerly."""
-        if not on_gpu(base) or cls.verdicts.get(base):
+        if not models.on_gpu(base) or cls.verdicts.get(base):
             return None
         if reason := reason_against_graphs(base):
             cls.refuse(base, reason)
@@ -136,28 +154,36 @@ class Graphs:
         if PartialState().is_main_process:
             print(f"note: decoding steps are not replayed as CUDA graphs, which is slower: {reason}")
 
-    @property
-    def verified(self) -> bool:
-        return self.base in self.verdicts
-
     def compare(self, found: torch.Tensor, wanted: torch.Tensor) -> str:
         """Return how a replayed step's logits differ from the eager ones; "" where they agree."""
-        spread = (wanted - wanted.mean(-1, keepdim=True)).norm()
-        difference = ((found - wanted).norm() / spread).item()
-        if not difference <= LIMIT:  # NaN does not pass
-            return f"a step's logits differ by {100 * difference:.2g} % of their spread"
+        nats = divergence(found, wanted) if len(wanted) else 0.0
+        if not nats <= LIMIT:  # NaN does not pass
+            return f"a step's next tokens diverge by {nats:.2g} nats"
         self.compared += bool(self.recorded)
-        if self.compared == REPLAYS:
-            self.verdicts[self.base] = ""
         return ""
+
+    def forget(self) -> None:
+        """Compare again from the start."""
+        self.recorded, self.compared = [], 0
+
+
+def divergence(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the mean divergence in nats of next-token distributions, given as logits (rows, vocabulary).
+
+    A token that is impossible in both (a masked vocabulary) is no difference; in one of them, an infinite one. NaN in
+    either gives NaN.
+    """
+    expected, other = wanted.log_softmax(-1), found.log_softmax(-1)
+    terms = expected.exp() * (expected - other)
+    terms = torch.where(expected.isneginf() & other.isneginf(), 0.0, terms)
+    terms = torch.where(expected.isneginf() & other.isfinite(), torch.inf, terms)
+    return terms.sum(-1).mean().item()
 
 
 def reason_against_graphs(base: Any) -> str | None:
     """Return why this model's steps must not be recorded, or None. What a step computes is asked when it runs."""
     if not runs_on_sdpa(base):
         return f"the model's attention is {base.config._attn_implementation}"
-    if getattr(base, "is_quantized", False):
-        return "the weights are quantized"
     weights = list(base.parameters())
     sharded = any(isinstance(module, FSDPModule) for module in base.modules())
     if sharded or any(hasattr(weight, "ds_id") or weight.device != base.device for weight in weights):
@@ -166,9 +192,20 @@ def reason_against_graphs(base: Any) -> str | None:
 
 
 class Decoder:
-    """Reads prompts, then a token of each row at a time. Rows may be dropped in between."""
+    """Reads prompts, then draws a token of each row at a time. Rows may be dropped in between.
 
-    def __init__(self, base: Any, cache_name: str, ends: Sequence[int], limit: int) -> None:
+    Attributes:
+        tokens: (rows, limit) what has been drawn, on the device; 0 where nothing has.
+    """
+
+    def __init__(
+        self,
+        base: Any,
+        cache_name: str,
+        ends: Sequence[int],
+        limit: int,
+        choose: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
         """Make a decoder.
 
         Args:
@@ -176,24 +213,26 @@ class Decoder:
             cache_name: the cache's name in the model's forward.
             ends: tokens that end a row. What follows in it is masked, and stays at the row's last position.
             limit: most tokens of a row after its prompt.
+            choose: draws a token (rows,) from logits (rows, vocabulary), float32.
         """
         self.base, self.cache_name, self.limit, self.device = base, cache_name, limit, base.device
+        self.choose = choose
         self.cache: Any = DynamicCache(config=base.config)
         self.cache.layers = [Slots() for _ in self.cache.layers]
         self.ends = torch.tensor(ends, dtype=torch.long, device=self.device)
         self.windows = windows(base.config)
         self.graphs = Graphs.of(base)
+        self.layers = CompiledLayers.of(base) if self.graphs else None
+        if self.layers:
+            attention.register()  # it groups queries
 
-    def read(self, prompts: Sequence[Sequence[int]], copies: Sequence[int], pad: int) -> torch.Tensor:
-        """Read distinct prompts once, and their common beginning once for all of them.
+    def read(self, prompts: Sequence[Sequence[int]], copies: Sequence[int], pad: int) -> None:
+        """Read distinct prompts once, and their common beginning once for all of them. Draw the first tokens.
 
         Args:
             prompts: token ids.
             copies: for each row of the batch, the index of its prompt.
             pad: the token of padding, on the left of what is not common.
-
-        Returns:
-            The logits after the prompts (rows, vocabulary), float32.
         """
         longest = max(map(len, prompts))
         before = torch.tensor([[longest - len(prompt)] for prompt in prompts], device=self.device)  # padding
@@ -210,8 +249,11 @@ class Decoder:
         self.positions = positions[:, -1:]
         self.alive = torch.ones_like(self.positions)
         rows = torch.tensor(copies, device=self.device)
+        self.ids = torch.zeros_like(self.positions)
+        self.tokens = self.ids.new_zeros(len(prompts), self.limit)
+        self.drawn = torch.zeros(1, dtype=torch.long, device=self.device)
         self._move(rows, longest)
-        return logits[rows] if len(prompts) < len(copies) else logits
+        self._draw(logits[rows] if len(prompts) < len(copies) else logits)
 
     def _worth_sharing(self, prompts: Sequence[Sequence[int]]) -> int:
         """Count the first positions to compute once for all prompts; 0 if that is not worth it."""
@@ -219,7 +261,7 @@ class Decoder:
         common = min(len(list(alike)), max(map(len, prompts)) - 1)
         # on a CPU a seed decides the samples, and in 16 bits another order of sums would change some
         rounds = self.base.dtype != torch.float32 or torch.is_autocast_enabled(self.device.type)
-        least = GPU_FORWARD if on_gpu(self.base) else math.inf if rounds else CPU_FORWARD
+        least = GPU_FORWARD if models.on_gpu(self.base) else math.inf if rounds else CPU_FORWARD
         # without sdpa some models read a mask in another way
         return common if common * (len(prompts) - 1) >= least and runs_on_sdpa(self.base) else 0
 
@@ -241,24 +283,23 @@ class Decoder:
         mask = self.mask.new_zeros(len(rows), width)
         mask[:, :used] = self.mask[rows, :used]
         self.mask, self.positions, self.alive = mask, self.positions[rows], self.alive[rows]
-        self.ids = torch.zeros_like(self.positions)
+        self.ids, self.tokens = self.ids[rows], self.tokens[rows]
         self.warm = False
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Read the rows' next tokens (rows,). Return the logits after them (rows, vocabulary), float32."""
+    def step(self) -> None:
+        """Read each row's last token, and draw the next one."""
         if self.full:
-            self._move(torch.arange(len(tokens), device=self.device), self.place.used)
-        self.ids.copy_(tokens[:, None])
-        self.alive.mul_((self.ids != self.ends).all(1, keepdim=True))
+            self._move(torch.arange(len(self.ids), device=self.device), self.place.used)
         if self.graphs is None:
-            logits = self._compute()
+            self._advance()
+        elif self._is_verified():
+            self._replay(self.graphs)
         else:
-            logits = self._replay(self.graphs) if self.graphs.verified else self._verify(self.graphs)
+            self._verify(self.graphs)
         self.place.used += 1
-        return logits
 
-    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, mask: Any, positions: torch.Tensor) -> torch.Tensor:
         output = self.base(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1,
             **{self.cache_name: self.cache},
@@ -266,7 +307,8 @@ class Decoder:
         return output.logits[:, -1].float()
 
     def _compute(self, fixed: bool = False) -> torch.Tensor:
-        """Compute a step; `fixed`: in the same shapes at each step, over the whole buffers."""
+        """Return a step's logits; `fixed`: in the same shapes at each step, over the whole buffers."""
+        self.alive.mul_((self.ids != self.ends).all(1, keepdim=True))
         self.mask.index_copy_(1, self.place.slot, self.alive)
         self.positions.add_(self.alive)
         self.place.shown = self.mask.shape[1] if fixed else self.place.used + 1
@@ -275,81 +317,155 @@ class Decoder:
         self.place.slot.add_(1)
         return logits
 
+    def _draw(self, logits: torch.Tensor) -> None:
+        self.ids.copy_(self.choose(logits)[:, None])
+        self.tokens.index_copy_(1, self.drawn, self.ids)
+        self.drawn.add_(1)
+
+    def _advance(self, fixed: bool = False) -> torch.Tensor:
+        logits = self._compute(fixed)
+        self._draw(logits)
+        return logits
+
     def _whole_mask(self) -> Any:
-        """Return the mask over the whole buffers (rows, 1, 1, width), or one for each kind of layer."""
-        mask = self.mask[:, None, None].bool()
+        """Return the mask over the whole buffers (rows, 1, 1, width) as what is added to scores.
+
+        With sliding windows, one for each kind of layer. sdpa would turn booleans into numbers in each layer. The
+        least number, instead of -inf, keeps rows finite that see nothing, as they ended longer ago than a window.
+        """
+        dtype = computed_in(self.base.get_input_embeddings().weight)
+        mask, least = self.mask[:, None, None].bool(), torch.finfo(dtype).min
+        zero = torch.zeros((), dtype=dtype, device=self.device)
+        full = torch.where(mask, zero, least)
         if not any(self.windows):
-            return mask
+            return full
         window = next(window for window in self.windows if window)
-        near = mask & (torch.arange(mask.shape[-1], device=self.device) > self.place.slot - window)
-        return near if all(self.windows) else {"full_attention": mask, "sliding_attention": near}
+        is_near = torch.arange(mask.shape[-1], device=self.device) > self.place.slot - window
+        near = torch.where(mask & is_near, zero, least)
+        return near if all(self.windows) else {"full_attention": full, "sliding_attention": near}
+
+    # CUDA graphs
+
+    def _fixed(self) -> torch.Tensor:
+        """Compute a step as it is recorded, by compiled layers where there are some."""
+        if self.layers is None:
+            return self._advance(fixed=True)
+        views = [View(slots, self.place.slot) for slots in self.cache.layers]
+        with self.layers.running(lambda layer, args, kwargs: self._compiled(views, layer, args, kwargs)):
+            return self._advance(fixed=True)
+
+    def _compiled(self, views: Sequence[View], layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute a layer over its own view of the buffers."""
+        assert self.layers is not None
+        view = views[compiling.number_of(layer)]
+        args = tuple(view if value is self.cache else value for value in args)
+        kwargs = {name: view if value is self.cache else value for name, value in kwargs.items()}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        for tensor in (view.keys, view.values, *given):
+            compiling.mark_dynamic(tensor, 0)
+        for tensor in given:
+            if tensor.ndim == 4:  # a mask
+                compiling.mark_dynamic(tensor, 3)
+        for tensor in (view.keys, view.values):
+            compiling.mark_dynamic(tensor, 2)
+        return self.layers.compute(layer, args, {**kwargs, "grouped": True})
+
+    def _is_verified(self) -> bool:
+        return self.base in (Graphs.verdicts if self.layers is None else CompiledLayers.verified)
 
     def _replay(self, graphs: Graphs) -> torch.Tensor:
-        """Compute a step by the graph of these buffers, which is recorded at their second step."""
-        if self.graph is None and not self.warm:  # libraries set themselves up at their first call
+        """Compute a step by the graph of these buffers, which is recorded at their second step. Return its logits."""
+        if self.graph is None and not self.warm:
             self.warm = True
-            graphs.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(graphs.stream):
-                logits = self._compute(fixed=True)
-            torch.cuda.current_stream().wait_stream(graphs.stream)
-            return logits
+            return self._warm_up(graphs)
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
             own = {"pool": graphs.pool, "stream": graphs.stream, "capture_error_mode": "thread_local"}
             with torch.cuda.graph(self.graph, **own):  # computes nothing; other threads (NCCL's) may go on
-                self.logits = self._compute(fixed=True)
+                self.logits = self._fixed()
             graphs.recorded.append(self.graph)
         self.graph.replay()
         return self.logits
 
-    def _verify(self, graphs: Graphs) -> torch.Tensor:
+    def _warm_up(self, graphs: Graphs) -> torch.Tensor:
+        """Compute a step before it is recorded: libraries set themselves up, and layers compile."""
+        before = self._state()
+        graphs.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(graphs.stream):
+            try:
+                logits = self._fixed()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # a compiler may fail in its own way
+                if self.layers is None:
+                    raise
+                self._drop_layers(graphs, compiling.in_one_line(error))
+                self._restore(before)
+                logits = self._fixed()
+        torch.cuda.current_stream().wait_stream(graphs.stream)
+        return logits
+
+    def _drop_layers(self, graphs: Graphs, reason: str) -> None:
+        CompiledLayers.refuse(self.base, reason)
+        self.layers = None
+        graphs.forget()
+
+    def _verify(self, graphs: Graphs) -> None:
         """Compute a step eagerly, then as a graph's; stay with the eager one where they differ."""
-        positions = self.positions.clone()
+        before, alive = self._state(), self.alive.clone()
         wanted = self._compute()
-        self._rewind(positions)
-        try:
-            with Waits() as waits, torch.cuda.stream(torch.cuda.current_stream()):  # a failed recording leaves its own
-                found = self._replay(graphs)
-            names = ", ".join(sorted(waits.found))
-            reason = f"a step waits for the GPU ({names})" if names else graphs.compare(found, wanted)
-        except Exception as error:  # a library may refuse to be recorded in its own way
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            for generator in torch.cuda.default_generators:  # otherwise it still takes draws for recorded ones
-                generator.graphsafe_set_state(generator.clone_state())
-        if not reason:
-            return found
+        alive.copy_(self.alive)
+        self._restore(before)
+        with Waits() as waits:
+            self._advance(fixed=True)
+        reason = f"a step waits for the GPU ({', '.join(sorted(waits.found))})" if waits.found else ""
+        rows = alive[:, 0].bool()
+        while not reason:
+            self._restore(before)
+            reason = self._agrees(graphs, wanted[rows], rows)
+            if not reason:
+                return
+            if self.layers is None:
+                break
+            self._drop_layers(graphs, reason)
+            self.graph, self.warm, reason = None, False, ""
         self.graphs = None
         graphs.refuse(self.base, reason)
-        self._rewind(positions)
-        return self._compute()
+        self._restore(before)
+        self._advance()
 
-    def _rewind(self, positions: torch.Tensor) -> None:
-        self.positions.copy_(positions)
-        self.place.slot.fill_(self.place.used)
+    def _agrees(self, graphs: Graphs, wanted: torch.Tensor, rows: torch.Tensor) -> str:
+        """Compute a step as a graph's. Return how the logits of these rows differ from the wanted ones; "" if not."""
+        try:
+            found = self._replay(graphs)
+        except Exception as error:  # a library may refuse to be recorded in its own way
+            for generator in torch.cuda.default_generators:  # otherwise it still takes draws for recorded ones
+                generator.graphsafe_set_state(generator.clone_state())
+            return compiling.in_one_line(error)
+        reason = graphs.compare(found[rows], wanted)
+        if not reason and graphs.compared == REPLAYS:
+            if self.layers is None:
+                Graphs.verdicts[self.base] = ""
+            else:
+                CompiledLayers.verified.add(self.base)
+        return reason
+
+    def _changing(self) -> tuple[torch.Tensor, ...]:
+        return self.ids, self.alive, self.positions, self.place.slot, self.drawn
+
+    def _state(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Copy what a step changes, but for what it writes again, and the random state."""
+        return [tensor.clone() for tensor in self._changing()], generator_of(self.device).get_state()
+
+    def _restore(self, state: tuple[list[torch.Tensor], torch.Tensor]) -> None:
+        for tensor, value in zip(self._changing(), state[0], strict=True):
+            tensor.copy_(value)
+        generator_of(self.device).set_state(state[1])
 
 
-def computed_in(tensor: torch.Tensor) -> torch.dtype:
-    """Return the number format in which attention takes this tensor: autocast's, or its own without autocast."""
-    device = tensor.device.type
-    cast = device != "meta" and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if cast else tensor.dtype
-
-
-def on_gpu(model: Any) -> bool:
-    return model.device.type == "cuda"
-
-
-def runs_on_sdpa(model: Any) -> bool:
-    return model.config._attn_implementation == "sdpa"
-
-
-def windows(config: Any) -> list[int | None]:
-    """List how many positions each layer attends to at most, itself included; None: all of them."""
-    text = config.get_text_config()
-    window = getattr(text, "sliding_window", None)
-    if (types := getattr(text, "layer_types", None)) is None:
-        return [window] * text.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in types]
+def generator_of(device: torch.device) -> torch.Generator:
+    """Return the device's own random generator, which draws come from."""
+    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
 
 def rounded_up(count: int, unit: int) -> int:

@@ -9,20 +9,18 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lean_grpo import decoding, wrappers
+from lean_grpo import models, wrappers
 from lean_grpo.decoding import Decoder
 
-READ_EVERY = 8  # steps on a GPU after which tokens are read: the host waits for it then
+READ_EVERY = 16  # steps on a GPU after which tokens are read: the host waits for it then
 NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
 
 
@@ -44,7 +42,9 @@ class Sampling:
 
     def draw(self, logits: torch.Tensor) -> torch.Tensor:
         """Draw a token for each row of logits (rows, vocabulary), from the global random state."""
-        warpers = LogitsProcessorList([TemperatureLogitsWarper(self.temperature)])
+        warpers = LogitsProcessorList()
+        if self.temperature != 1:
+            warpers.append(TemperatureLogitsWarper(self.temperature))
         if self.top_k:
             warpers.append(TopKLogitsWarper(self.top_k))
         if self.top_p < 1:
@@ -63,36 +63,13 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
         return "Unsloth's models decode in a way of their own"
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         return "the adapter adds tokens to the prompt"
-    if not has_plain_cache(base):  # rows cannot be dropped from the batch
+    if not models.has_plain_cache(base):  # rows cannot be dropped from the batch
         return "the model has states, or attends in chunks"
-    if not (parameters_of(base) >= NEEDED and cache_argument(base)):
+    if not (models.parameters_of(base) >= NEEDED and models.cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if sampling and sampling.repetition_penalty != 1:
         return "repetition_penalty is set"
     return None
-
-
-def parameters_of(model: Any) -> Set[str]:
-    """Return the names of the arguments of the model's forward."""
-    return signature(type(model).forward).parameters.keys()
-
-
-def cache_argument(model: Any) -> str | None:
-    """Return the name of the cache in the model's forward (transformers 5.24 renamed it); None without one."""
-    return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), None)
-
-
-def has_plain_cache(model: Any) -> bool:
-    """True if the model caches keys and values of each position, and nothing else."""
-    layers, kinds = DynamicCache(config=model.config).layers, (DynamicLayer, DynamicSlidingWindowLayer)
-    if model._is_stateful or any(type(layer) not in kinds for layer in layers):
-        return False
-    if "chunked_attention" in (getattr(model.config.get_text_config(), "layer_types", None) or ()):
-        return False
-    # a window has to be in the model's masks, and not only in its cache (Moshi)
-    places = {sys.modules[type(module).__module__] for module in model.modules()}
-    slides = any(type(layer) is DynamicSlidingWindowLayer for layer in layers)
-    return not slides or any(hasattr(place, "create_sliding_window_causal_mask") for place in places)
 
 
 @contextlib.contextmanager
@@ -130,27 +107,32 @@ def complete(
     if why := reason_against(model, sampling):
         raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
     base = wrappers.base_of(model)
-    on_gpu = decoding.on_gpu(base)
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
     indices = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     copies = [indices[tuple(prompt)] for prompt in prompts]
-    decoder = Decoder(base, str(cache_argument(base)), ends, max_new_tokens)
-    logits = decoder.read(list(indices), copies, tokenizer.pad_token_id)
-    done: list[list[int]] = [[] for _ in prompts]
-    rows, running = list(range(len(prompts))), set(range(len(prompts)))
-    unread: list[torch.Tensor] = []  # tokens of all rows, one tensor for each step
-    for count in range(1, max_new_tokens + 1):
-        tokens = choose(logits)
-        unread.append(tokens)
+    decoder = Decoder(base, str(models.cache_argument(base)), ends, max_new_tokens, choose)
+    with lent_weights(base):
+        decoder.read(list(indices), copies, tokenizer.pad_token_id)
+        return _all_tokens(decoder, len(prompts), set(ends), max_new_tokens, each_token)
+
+
+def _all_tokens(
+    decoder: Decoder, count: int, ends: Set[int], limit: int, each_token: Callable[[int], Any]
+) -> list[list[int]]:
+    """Decode until all rows have ended; return their tokens."""
+    done: list[list[int]] = [[] for _ in range(count)]
+    rows, running = list(range(count)), set(range(count))
+    on_gpu, seen = models.on_gpu(decoder.base), 0
+    for drawn in range(1, limit + 1):
         leaving = 0
-        if not on_gpu or count % READ_EVERY == 0 or count == max_new_tokens or decoder.full:
-            for column in torch.stack(unread).tolist():
-                for row, token in zip(rows, column, strict=True):
-                    if row in running:
-                        done[row].append(token)
-                        if token in ends or len(done[row]) == max_new_tokens:
-                            running.remove(row)
-            unread = []
+        if not on_gpu or drawn % READ_EVERY == 0 or drawn == limit or decoder.full:
+            for row, tokens in zip(rows, decoder.tokens[:, seen:drawn].tolist(), strict=True):
+                if row in running:
+                    kept = next((place for place, token in enumerate(tokens, 1) if token in ends), len(tokens))
+                    done[row] += tokens[:kept]
+                    if done[row][-1] in ends or drawn == limit:
+                        running.remove(row)
+            seen = drawn
             over = len(rows) - len(running)
             # on a CPU an eighth is worth a copy of the cache; on a GPU they leave where it is copied anyway
             if not running or (decoder.full if on_gpu else 8 * over >= len(rows)):
@@ -160,11 +142,37 @@ def complete(
             break
         if leaving:
             stay = [index for index, row in enumerate(rows) if row in running]
-            kept = torch.tensor(stay, device=base.device)
-            decoder.keep(kept)
-            tokens, rows = tokens[kept], [rows[index] for index in stay]
-        logits = decoder.step(tokens)
+            decoder.keep(torch.tensor(stay, device=decoder.device))
+            rows = [rows[index] for index in stay]
+        decoder.step()
     return done
+
+
+@contextlib.contextmanager
+def lent_weights(base: Any) -> Iterator[None]:
+    """Lend linear layers their weights in autocast's number format, cast once instead of at each step.
+
+    Autocast keeps such copies only of trained weights, and not inside compiled layers. The parameters themselves stay
+    as they are: the layers get others for this context. Sharded and quantized weights are not lent.
+    """
+    lent: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+    if torch.is_autocast_enabled(device := base.device.type):
+        linear = [module for module in base.modules() if isinstance(module, torch.nn.Linear)]
+        lent = [(layer, name, own) for layer in linear for name, own in layer.named_parameters(recurse=False)]
+        lent = [(layer, name, own) for layer, name, own in lent if may_be_lent(own)]
+    try:
+        for module, name, weight in lent:
+            copy = weight.detach().to(torch.get_autocast_dtype(device))
+            module._parameters[name] = torch.nn.Parameter(copy, requires_grad=False)
+        yield
+    finally:
+        for module, name, weight in lent:
+            module._parameters[name] = weight
+
+
+def may_be_lent(weight: Any) -> bool:
+    """True for float32 weights that are neither sharded (DTensor, ZeRO-3) nor quantized."""
+    return type(weight) is torch.nn.Parameter and weight.dtype == torch.float32 and not hasattr(weight, "ds_id")
 
 
 def adapted_weights(model: Any) -> list[torch.Tensor]:

@@ -12,8 +12,7 @@ from peft import PeftModel
 from transformers import ProcessorMixin
 
 from lean_grpo import wrappers
-from lean_grpo.decoding import windows
-from lean_grpo.sampling import has_plain_cache
+from lean_grpo.models import has_plain_cache, windows
 
 BEGINNINGS = 0, 101, 211  # offsets in the vocabulary, tried until the values are finite
 PACK_LENGTHS = 8192, 512  # most positions of the trial's pack: without and with gradient

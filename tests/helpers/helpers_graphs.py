@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lean_grpo import decoding
+from lean_grpo import models
 
 
 def tensors(tree):
@@ -26,6 +26,12 @@ class FakeGraph(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.calls, self.addresses, self.before, self.made = [], {}, {}, set()
+        self.random_state = torch.get_rng_state()
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        """Let compiled functions run under this mode; it records what they compute."""
+        return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -48,6 +54,7 @@ class FakeGraph(TorchDispatchMode):
         FakeGraph.recorded += 1
         for tensor, value in self.before.values():
             tensor.copy_(value)
+        torch.set_rng_state(self.random_state)
 
     def replay(self):
         FakeGraph.replayed += 1
@@ -81,5 +88,5 @@ def on_a_fake_gpu(monkeypatch):
     }  # fmt: skip
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(decoding, "on_gpu", lambda model: True)
+    monkeypatch.setattr(models, "on_gpu", lambda model: True)
     return FakeGraph

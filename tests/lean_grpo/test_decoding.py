@@ -18,7 +18,8 @@ from transformers.cache_utils import DynamicCache
 
 from lean_grpo import decoding, sampling
 from lean_grpo.decoding import Slots
-from lean_grpo.sampling import Sampling, cache_argument, complete
+from lean_grpo.models import cache_argument
+from lean_grpo.sampling import Sampling, complete
 
 END, OTHER_END = 2, 7
 SAMPLED = Sampling(temperature=1.3)

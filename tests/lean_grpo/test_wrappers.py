@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from grpo.policy.answering import Policy
-from lean_grpo import LeanGRPOTrainer, sampling, wrappers
+from lean_grpo import LeanGRPOTrainer, models, sampling, wrappers
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 
@@ -84,7 +84,7 @@ class WithoutCache(torch.nn.Module):
 
 
 def test_a_forward_without_a_cache_has_no_argument_for_it():
-    assert sampling.cache_argument(WithoutCache()) is None
+    assert models.cache_argument(WithoutCache()) is None
 
 
 @pytest.mark.parametrize("adapter", [None, pytest.param(LORA, marks=pytest.mark.slow)], ids=["all", "adapter"])

@@ -1,0 +1,56 @@
+"""What a model's configuration, signature and device say about how it computes."""
+
+import sys
+from collections.abc import Set
+from inspect import signature
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+
+def parameters_of(model: Any) -> Set[str]:
+    """Return the names of the arguments of the model's forward."""
+    return signature(type(model).forward).parameters.keys()
+
+
+def cache_argument(model: Any) -> str | None:
+    """Return the name of the cache in the model's forward (transformers 5.24 renamed it); None without one."""
+    return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), None)
+
+
+def has_plain_cache(model: Any) -> bool:
+    """True if the model caches keys and values of each position, and nothing else."""
+    layers, kinds = DynamicCache(config=model.config).layers, (DynamicLayer, DynamicSlidingWindowLayer)
+    if model._is_stateful or any(type(layer) not in kinds for layer in layers):
+        return False
+    if "chunked_attention" in (getattr(model.config.get_text_config(), "layer_types", None) or ()):
+        return False
+    # a window has to be in the model's masks, and not only in its cache (Moshi)
+    places = {sys.modules[type(module).__module__] for module in model.modules()}
+    slides = any(type(layer) is DynamicSlidingWindowLayer for layer in layers)
+    return not slides or any(hasattr(place, "create_sliding_window_causal_mask") for place in places)
+
+
+def windows(config: Any) -> list[int | None]:
+    """List how many positions each layer attends to at most, itself included; None: all of them."""
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    if (types := getattr(text, "layer_types", None)) is None:
+        return [window] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in types]
+
+
+def computed_in(tensor: torch.Tensor) -> torch.dtype:
+    """Return the number format in which attention takes this tensor: autocast's, or its own without autocast."""
+    device = tensor.device.type
+    cast = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if cast else tensor.dtype
+
+
+def on_gpu(model: Any) -> bool:
+    return model.device.type == "cuda"
+
+
+def runs_on_sdpa(model: Any) -> bool:
+    return model.config._attn_implementation == "sdpa"
