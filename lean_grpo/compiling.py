@@ -96,8 +96,11 @@ def reason_against(layers: Sequence[torch.nn.Module]) -> str | None:
     """Return why these layers cannot be replaced, or None. Whether they compile is tried."""
     if not layers or [number_of(layer) for layer in layers] != list(range(len(layers))):
         return "the model's layers are not numbered"
-    if any("forward" in vars(layer) for layer in layers):
+    inside = [module for layer in layers for module in layer.modules()]
+    if any("forward" in vars(module) for module in inside):
         return "another library has replaced their forward"
+    if any(module._forward_hooks or module._forward_pre_hooks for module in inside):
+        return "they have hooks"  # Dynamo does not ask whether another layer has the same ones
     return None
 
 

@@ -137,11 +137,14 @@ def _all_tokens(
             # on a CPU an eighth is worth a copy of the cache; on a GPU they leave where it is copied anyway
             if not running or (decoder.full if on_gpu else 8 * over >= len(rows)):
                 leaving = over
+        stay = [index for index, row in enumerate(rows) if row in running]
+        if on_gpu and leaving and len(stay) == 1:  # layers would be compiled anew for a single row
+            stay.append((stay[0] + 1) % len(rows))
+            leaving -= 1
         each_token(leaving)
         if not running:
             break
         if leaving:
-            stay = [index for index, row in enumerate(rows) if row in running]
             decoder.keep(torch.tensor(stay, device=decoder.device))
             rows = [rows[index] for index in stay]
         decoder.step()

@@ -212,14 +212,14 @@ def rollout(model, rows=64, limit=200, end=END):
 
 
 def test_a_rollout_waits_and_records_seldom(policy, fake_gpu, monkeypatch):
-    """64 × 200 tokens: read every eighth step and where the buffers are full, which makes another graph."""
+    """64 × 200 tokens: read every sixteenth step, and at the end; one graph."""
     rollout(policy, 2, 8)  # verifies
     FakeGraph.recorded, reads, tolist = 0, [], torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: reads.append(self.shape) or tolist(self))
     with decoding.Waits() as waits:
         tokens = rollout(policy, end=-1)
     assert {len(row) for row in tokens} == {200}
-    assert fake_gpu.recorded == 2 and len(reads) == 26
+    assert fake_gpu.recorded == 1 and len(reads) == 13
     assert waits.found == {"_local_scalar_dense": 1}  # transformers' look at the mask of the prompts
 
 
@@ -249,14 +249,14 @@ def broken(kind):
         if FakeGraph.recording:
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    def attention(module, inputs, output):
-        return None
+    def not_a_number(module, inputs, output):
+        return output * (float("nan") if FakeGraph.recording else 1.0)
 
-    layer.register_forward_hook({"waits": waits, "counts": counts, "refuses": refuses}.get(kind, attention))
+    hooks = {"waits": waits, "counts": counts, "refuses": refuses, "not a number": not_a_number}
     if kind == "attention":
         model.set_attn_implementation("eager")
-    if kind == "quantized":
-        model.is_quantized = True
+    else:
+        layer.register_forward_hook(hooks[kind])
     return model
 
 
@@ -264,10 +264,10 @@ def broken(kind):
     ("kind", "reason"),
     [
         ("waits", "a step waits for the GPU (_local_scalar_dense)"),
-        ("counts", "a step's logits differ by "),
+        ("counts", "a step's next tokens diverge by "),
+        ("not a number", "a step's next tokens diverge by nan nats"),
         ("refuses", "RuntimeError: operation not permitted when stream is capturing"),
         ("attention", "the model's attention is eager"),
-        ("quantized", "the weights are quantized"),
     ],
 )
 def test_a_model_that_cannot_be_replayed_samples_eagerly(kind, reason, fake_gpu, capsys):
@@ -281,6 +281,42 @@ def test_a_model_that_cannot_be_replayed_samples_eagerly(kind, reason, fake_gpu,
     said = capsys.readouterr().out
     assert said.startswith(f"note: decoding steps are not replayed as CUDA graphs, which is slower: {reason}")
     assert said.count("\n") == 1 and fake_gpu.recorded == recorded
+
+
+def test_quantized_weights_and_masked_vocabularies_are_replayed(fake_gpu, capsys):
+    """Whether a kernel can be recorded is tried; -inf in both steps is no difference."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    model.is_quantized = True
+    impossible = torch.arange(512) % 3 == 1
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits.masked_fill(impossible, -torch.inf))
+    tokens = [token for row in rollout(model, 8, 40) for token in row]
+    assert decoding.Graphs.verdicts[model] == "" and not capsys.readouterr().out
+    assert not any(token % 3 == 1 for token in tokens)
+
+
+def test_divergence_is_that_of_next_tokens():
+    wanted = torch.tensor([[0.0, 1.0, -torch.inf], [3.0, 2.0, 1.0]])
+    expected = torch.nn.functional.kl_div
+    other = wanted + torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, 0.1]])
+    p, q = wanted.log_softmax(-1)[:, :2], other.log_softmax(-1)[:, :2]  # the impossible token adds nothing
+    last = expected(other[1:].log_softmax(-1), wanted[1:].log_softmax(-1), log_target=True, reduction="sum")
+    first = expected(q[:1], p[:1], log_target=True, reduction="sum")
+    assert decoding.divergence(other, wanted) == pytest.approx((first + last).item() / 2)
+    assert decoding.divergence(wanted, wanted) == 0
+    for impossible in (wanted, other):
+        changed = impossible.clone()
+        changed[1, 0] = -torch.inf
+        assert decoding.divergence(changed, impossible) == decoding.divergence(impossible, changed) == torch.inf
+    for one, two in ((wanted * torch.nan, wanted), (wanted, other * torch.nan)):
+        assert not decoding.divergence(one, two) <= torch.inf
+
+
+def test_a_seed_decides_the_draws_of_a_graph(policy, fake_gpu):
+    rollout(policy, 2, 8)  # verifies
+    torch.manual_seed(3)
+    first = rollout(policy, 8, 40)
+    torch.manual_seed(3)
+    assert rollout(policy, 8, 40) == first != rollout(policy, 8, 40)
 
 
 def test_weights_that_change_in_place_are_followed(policy, fake_gpu):

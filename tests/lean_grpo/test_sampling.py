@@ -3,17 +3,63 @@
 In training: test_rollouts.py; whatever the batch does: tests/policy/test_answering.py.
 """
 
+import contextlib
+from types import SimpleNamespace
+
+import pytest
 import torch
 from helpers_runs import DEMO
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
-from lean_grpo.sampling import keeping_frozen_weights, reason_against
+from lean_grpo import sampling
+from lean_grpo.sampling import complete, keeping_frozen_weights, reason_against
 
 
 def test_models_with_states_are_left_to_generate():
     model = MambaForCausalLM(MambaConfig(vocab_size=512, hidden_size=16, num_hidden_layers=1, state_size=4))
     assert reason_against(model) == "the model has states, or attends in chunks"
+
+
+def a_rollout(model, each_token=lambda rows: None):
+    with sampling.sampling_mode(model), torch.autocast("cpu", torch.bfloat16):
+        return complete(
+            model, SimpleNamespace(pad_token_id=0), 4 * [[5, 6, 7], [8, 9]], [2], 12, each_token=each_token
+        )
+
+
+@pytest.mark.parametrize("end", ["done", "an exception", "a signal"])
+@pytest.mark.parametrize("adapter", [False, True])
+def test_float32_weights_are_lent_and_come_back(adapter, end):
+    """In autocast's 16 bits, cast once; afterwards the parameters are the same objects, storages and bytes."""
+    torch.manual_seed(0)
+    base = model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    if adapter:
+        model = get_peft_model(base, LoraConfig(target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    model(input_ids=torch.tensor([[5, 6, 7]])).logits.sum().backward()
+    optimizer.step()  # which makes its state
+
+    def everything():
+        of_optimizer = [optimizer.state[weight]["exp_avg_sq"] for weight in trained]
+        tensors = [*model.parameters(), *(weight.grad for weight in trained), *of_optimizer]
+        return [(id(tensor), tensor.data_ptr(), tensor.detach().view(torch.int32).clone()) for tensor in tensors]
+
+    before, formats = everything(), set()
+
+    def each_token(rows):
+        linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
+        formats.update(layer.weight.dtype for layer in linear)
+        formats.add(base.get_input_embeddings().weight.dtype)  # tied to the head, and no linear layer
+        if len(formats) == 2 and end != "done":
+            raise KeyboardInterrupt if end == "a signal" else RuntimeError
+
+    with contextlib.nullcontext() if end == "done" else pytest.raises((KeyboardInterrupt, RuntimeError)):
+        a_rollout(model, each_token)
+    assert formats == {torch.bfloat16, torch.float32}
+    for (*old, value), (*new, other) in zip(before, everything(), strict=True):
+        assert old == new and torch.equal(value, other)
 
 
 def test_prompts_with_virtual_tokens_are_left_to_generate():
