@@ -14,7 +14,8 @@ step       64 completions of 4 prompts, in stock's micro-batches of 16. The reci
            lengths lognormal with mean 200 and sigma 0.4, cut at 786. Long prompts: 1,000 tokens, completions of 100
 preflight  two full packs of 8,192 tokens. 8-bit states are allocated as bitsandbytes does, and not updated
 sampling   a model with as many layers and heads, but narrow, so that the host's time is nearly all; it is that of a
-           CPU, without CUDA's launches. Operations are those that compute, each at least one kernel. Memory and
+           CPU, without CUDA's launches. Operations are those that compute, each at least one kernel; for compiled
+           layers, the calls in what torch's compiler makes of one for a CPU. A graph is started once. Memory and
            recordings: 64 rows of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
 fits       HYPERPARAMETERS and the flags after `--`: a device samples 64 completions of 786 tokens after prompts of
            256, without vLLM. The smallest GPU that has a tenth of its memory left
@@ -25,6 +26,7 @@ import contextlib
 import logging
 import math
 import random
+import re
 import sys
 import threading
 import time
@@ -41,6 +43,7 @@ import torch
 import trl.trainer.utils
 from peft import get_peft_model
 from speed import RANDOM, print_table, random_config
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -52,8 +55,9 @@ from trl.kernels import chunked_logprob
 from grpo.config.configure import configure
 from grpo.core.settings import Config
 from grpo.policy import memory
-from lean_grpo import attention, decoding, models, packing, wrappers
+from lean_grpo import attention, compiling, decoding, models, packing, wrappers
 from lean_grpo import sampling as sampler
+from lean_grpo.compiling import CompiledLayers
 from lean_grpo.packing import Row
 from train_grpo import HYPERPARAMETERS
 
@@ -352,15 +356,31 @@ def token_step(way: Callable[[Any, int], None], model: Any, setting: str) -> tup
     return (counts[1] - counts[0]) / steps, 1e3 * (times[1] - times[0]) / steps
 
 
-def beside_a_graph(model: Any) -> int:
-    """Operations that a replayed step starts one by one: tokens, ends, the draw."""
-    decoder = decoding.Decoder(wrappers.base_of(model), str(models.cache_argument(wrappers.base_of(model))), [2], 9)
-    with torch.no_grad():
-        logits = decoder.read([[5, 6, 7]], [0] * ROWS, 0)
-        Launches.found = 0
-        with patch.object(decoder, "_compute", lambda: logits), Launches():
-            decoder.step(sampler.Sampling().draw(logits))
-    return Launches.found
+CALLS = re.compile(r"^\s+(cpp_fused\w*\(|.*\bextern_kernels\.|.*\btorch\.ops\.)", re.MULTILINE)
+
+
+def in_a_graph(model: Any, setting: str) -> tuple[int, int]:
+    """Operations of a token step in its graph: with layers as they are, and compiled (for a CPU)."""
+    base = wrappers.base_of(model)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled="autocast" in setting)
+    decoder = decoding.Decoder(base, str(models.cache_argument(base)), [2], 9, sampler.Sampling().draw)
+    layers = CompiledLayers(base, compiling.layers_of(base))
+    torch._dynamo.reset()
+    with torch.no_grad(), autocast, sampler.lent_weights(base):
+        decoder.read([[5, 6, 7]], [0] * ROWS, 0)
+        found = []
+        for skipped in (False, True):
+            Launches.found = 0
+            skip = layers.running(lambda layer, args, kwargs: args[0]) if skipped else contextlib.nullcontext()
+            with skip, Launches():
+                decoder._advance(fixed=True)
+            found.append(Launches.found)
+        attention.register()
+        decoder.layers = layers
+        with patch.object(torch._inductor.config, "fx_graph_cache", False):
+            _, (code,) = run_and_get_code(decoder._fixed)  # all layers share it
+    _, _, calls = code.partition("def call(")
+    return found[0], found[1] + len(layers.layers) * len(CALLS.findall(calls))
 
 
 def recordings(rows: Sequence[Row]) -> int:
@@ -378,11 +398,11 @@ def rollout_peak(model_config: Any, rows: int = 64, prompt: int = 256, limit: in
     with FakeTensorMode(allow_non_fake_inputs=True), Counter() as counter, torch.no_grad(), autocast:
         model.to_empty(device="cpu").tie_weights()
         weights = counter.peak = counter.live
-        decoder = decoding.Decoder(model, str(models.cache_argument(model)), [2], limit)
-        logits = decoder.read([[number] * prompt for number in range(4)], [row * 4 // rows for row in range(rows)], 0)
+        draw = sampler.Sampling().draw
+        decoder = decoding.Decoder(model, str(models.cache_argument(model)), [2], limit, draw)
+        decoder.read([[number] * prompt for number in range(4)], [row * 4 // rows for row in range(rows)], 0)
         while True:  # one step in each width of the buffers
-            decoder.ids.copy_(sampler.Sampling().draw(logits)[:, None])
-            logits = decoder._compute(fixed=True)
+            decoder._advance(fixed=True)
             decoder.place.used = decoder.mask.shape[1]
             if decoder.place.used >= prompt + limit - 1:
                 return (counter.peak - weights) / 1e9
@@ -393,12 +413,14 @@ def sampling(given: argparse.Namespace) -> None:
     """A row for each way to sample."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    models = {setting: narrow(given.model, setting) for setting in SETTINGS}
+    narrow_models = {setting: narrow(given.model, setting) for setting in SETTINGS}
     cells = []
     for name, way in WAYS.items():
-        steps = [token_step(way, model, setting) for setting, model in models.items()]
+        steps = [token_step(way, model, setting) for setting, model in narrow_models.items()]
         cells.append([name, *(f"{count:,.0f}, {host:.1f} ms" for count, host in steps)])
-    cells.insert(1, ["ours, as a graph", *(f"1 + {beside_a_graph(model)}" for model in models.values())])
+    counts = [in_a_graph(model, setting) for setting, model in narrow_models.items()]
+    cells.insert(1, ["ours, in one graph", *(f"{plain:,}" for plain, _ in counts)])
+    cells.insert(2, ["ours, in one graph, layers compiled", *(f"{compiled:,}" for _, compiled in counts)])
     print_table([f"{given.model}: operations and host time of a token step", *SETTINGS], cells)
 
     model_config = random_config(given.model)
