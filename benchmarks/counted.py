@@ -62,7 +62,6 @@ OPTIMIZERS = "adamw_torch", "adamw_torch_fused", "adamw_8bit"
 FULL = [((number,) * 129, (0,) * 504) for number in range(2) for _ in range(16)]  # packs of 8,192
 ADAPTER = {"false": "all weights", "true": "LoRA"}  # use_peft
 GPUS = 16, 24, 40, 80  # GB
-SHARE = 0.9  # of a GPU's memory: CUDA's context and what the allocator keeps unused have the rest
 
 
 def settings(*flags: str, **changes: Any) -> Config:
@@ -267,7 +266,7 @@ def fits(given: argparse.Namespace) -> None:
         answers = min(200, config.training.per_device_eval_batch_size)
         for devices in (1, 4, 8):
             needed = estimate(size, config, rollout_per_device=64, prompt_length=256, answers=answers, shards=devices)
-            gpu = next((f"{gpu} GB" for gpu in GPUS if needed <= SHARE * gpu), "none")
+            gpu = next((f"{gpu} GB" for gpu in GPUS if needed <= memory.SHARE * gpu), "none")
             found.append(f"{needed:.1f}: {gpu}")
         cells.append([f"{size}, {ADAPTER[adapter]}", *found])
     print_table(["GB a device: GPU", "one GPU", "4 GPUs, FSDP2", "8 GPUs, FSDP2"], cells)

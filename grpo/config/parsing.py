@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from transformers.hf_argparser import string_to_bool
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.core import ROOT, folder_of
@@ -39,6 +40,11 @@ def JSON_or_name(text: str) -> Any:
         return JSON(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+
+
+def bool_or_none(text: str) -> bool | None:
+    """Parse a flag's value as true or false, or as `none`."""
+    return None if text.lower() == "none" else string_to_bool(text)
 
 
 class _Yaml(yaml.SafeLoader):
@@ -73,6 +79,9 @@ class Parser(TrlParser):
             if key.endswith("_kwargs") or key == "reward_args":
                 self.settings[key].type = JSON
         self.settings["prompt_format"].type = JSON_or_name
+        for key, action in self.settings.items():
+            if action.type is string_to_bool and about(key).may_be_none:
+                action.type = bool_or_none
         usual = {key for key, action in self.settings.items() if action.default is not None}
         self.never_none = {key for key in usual if not about(key).may_be_none}
         self.set_defaults(**{key: known.default for key, known in SETTINGS.items() if known.default is not UNSET})
