@@ -5,12 +5,11 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import yaml
-from transformers.hf_argparser import string_to_bool
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.core import ROOT, folder_of
@@ -42,9 +41,9 @@ def JSON_or_name(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
 
 
-def bool_or_none(text: str) -> bool | None:
-    """Parse a flag's value as true or false, or as `none`."""
-    return None if text.lower() == "none" else string_to_bool(text)
+def or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser of a flag's value that also takes `none`."""
+    return lambda text: None if text.lower() == "none" else parse(text)
 
 
 class _Yaml(yaml.SafeLoader):
@@ -80,8 +79,8 @@ class Parser(TrlParser):
                 self.settings[key].type = JSON
         self.settings["prompt_format"].type = JSON_or_name
         for key, action in self.settings.items():
-            if action.type is string_to_bool and about(key).may_be_none:
-                action.type = bool_or_none
+            if action.const is True and about(key).may_be_none:
+                action.type = or_none(cast(Any, action.type))
         usual = {key for key, action in self.settings.items() if action.default is not None}
         self.never_none = {key for key in usual if not about(key).may_be_none}
         self.set_defaults(**{key: known.default for key, known in SETTINGS.items() if known.default is not UNSET})

@@ -230,8 +230,34 @@ def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsy
 )
 def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     gpus(1)
-    notes = hardware.fit_to_machine(settings(**overrides), {})
+    notes = [note for note in hardware.fit_to_machine(settings(**overrides), {}) if note.name != "optimizer"]
     assert len(notes) == noted and all(note.name == "optim" for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "launcher", "computed"),
+    [
+        ({}, {}, "adamw_torch_fused"),
+        ({}, {"LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "adamw_torch_fused"),  # DDP: each GPU has all weights
+        ({}, {"ACCELERATE_USE_FSDP": "true"}, "adamw_torch"),
+        ({}, {"ACCELERATE_USE_DEEPSPEED": "true"}, "adamw_torch"),
+        ({"fsdp": "full_shard"}, {}, "adamw_torch"),
+        ({"deepspeed": "zero2.json"}, {}, "adamw_torch"),
+        ({"optim": "adamw_8bit"}, {}, "adamw_8bit"),
+        ({"eval_only": True}, {}, "adamw_torch"),
+        ({"use_cpu": True}, {}, "adamw_torch"),
+    ],
+    ids=str,
+)
+def test_adamw_is_fused_where_a_gpu_has_all_weights(asked, launcher, computed, gpus, monkeypatch):
+    gpus(1)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    values = settings(**asked)
+    notes = {note.name: note for note in hardware.fit_to_machine(values, {})}
+    assert values["optim"] == computed
+    assert ("optimizer" in notes) == (computed == "adamw_torch_fused")
+    assert "optimizer" not in notes or "the same update" in notes["optimizer"].finding
 
 
 @pytest.mark.parametrize(
