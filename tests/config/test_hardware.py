@@ -114,7 +114,7 @@ def test_flash_attention_2_is_for_packs_and_needs_no_package(gpus):
         values = settings(dtype="float32", **overrides)
         notes = hardware.fit_to_machine(values, {})
         assert values["attn_implementation"] == found
-        assert ["flash-attn is not installed" in note.finding for note in notes] == [True] * (found == "sdpa")
+        assert [note.name for note in notes if note.name != "optimizer"] == ["attention"] * (found == "sdpa")
     values = settings(packed=False)
     hardware.fit_to_machine(values, {"attn_implementation": "flag"})
     assert values["attn_implementation"] == "flash_attention_2"  # transformers says what it lacks
@@ -126,7 +126,7 @@ def test_vllm_samples_where_it_is_installed(gpus):
         values = settings(use_vllm=asked, dtype="float32")
         notes = hardware.fit_to_machine(values, {})
         assert values["use_vllm"] is expected and values["vllm_enable_sleep_mode"]
-        assert ["vLLM samples" in note.finding for note in notes] == [True] * expected
+        assert any("vLLM samples" in note.finding for note in notes) == expected
         # its cache holds this run's longest sequence, not the longest that the model can take
         assert values["vllm_max_model_length"] == (256 + 786 if expected else None)
     gpus(1, vllm=True)
