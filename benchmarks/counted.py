@@ -17,7 +17,7 @@ sampling   a model with as many layers and heads, but narrow, so that the host's
            CPU, without CUDA's launches. Operations are those that compute, each at least one kernel. Memory and
            recordings: 64 rows of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
 fits       HYPERPARAMETERS and the flags after `--`: a device samples 64 completions of 786 tokens after prompts of
-           256, without vLLM. The smallest GPU that has a tenth of its memory left
+           256, without vLLM, with gradient checkpointing. The smallest GPU that has a tenth of its memory left
 """
 
 import argparse
@@ -68,7 +68,8 @@ def settings(*flags: str, **changes: Any) -> Config:
     """HYPERPARAMETERS on a GPU, which this machine need not have."""
     config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
     config.model.dtype = "bfloat16"
-    for name, value in {"use_cpu": False, "bf16": True, **changes}.items():
+    fused = {"optim": "adamw_torch_fused"} if memory.optimizer(config.training) == "adamw_torch" else {}
+    for name, value in {"use_cpu": False, "bf16": True, **fused, **changes}.items():
         setattr(config.training, name, value)
     return config
 
