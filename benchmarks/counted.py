@@ -18,7 +18,7 @@ sampling   a model with as many layers and heads, but narrow, so that the host's
            layers, the calls in what torch's compiler makes of one for a CPU. A graph is started once. Memory and
            recordings: 64 rows of 4 prompts of 256 tokens, whose lengths are drawn as above, or 786
 fits       HYPERPARAMETERS and the flags after `--`: a device samples 64 completions of 786 tokens after prompts of
-           256, without vLLM. The smallest GPU that has a tenth of its memory left
+           256, without vLLM, with gradient checkpointing. The smallest GPU that has a tenth of its memory left
 """
 
 import argparse
@@ -66,14 +66,14 @@ OPTIMIZERS = "adamw_torch", "adamw_torch_fused", "adamw_8bit"
 FULL = [((number,) * 129, (0,) * 504) for number in range(2) for _ in range(16)]  # packs of 8,192
 ADAPTER = {"false": "all weights", "true": "LoRA"}  # use_peft
 GPUS = 16, 24, 40, 80  # GB
-SHARE = 0.9  # of a GPU's memory: CUDA's context and what the allocator keeps unused have the rest
 
 
 def settings(*flags: str, **changes: Any) -> Config:
     """HYPERPARAMETERS on a GPU, which this machine need not have."""
     config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
     config.model.dtype = "bfloat16"
-    for name, value in {"use_cpu": False, "bf16": True, **changes}.items():
+    fused = {"optim": "adamw_torch_fused"} if memory.optimizer(config.training) == "adamw_torch" else {}
+    for name, value in {"use_cpu": False, "bf16": True, **fused, **changes}.items():
         setattr(config.training, name, value)
     return config
 
@@ -271,7 +271,7 @@ def fits(given: argparse.Namespace) -> None:
         answers = min(200, config.training.per_device_eval_batch_size)
         for devices in (1, 4, 8):
             needed = estimate(size, config, rollout_per_device=64, prompt_length=256, answers=answers, shards=devices)
-            gpu = next((f"{gpu} GB" for gpu in GPUS if needed <= SHARE * gpu), "none")
+            gpu = next((f"{gpu} GB" for gpu in GPUS if needed <= memory.SHARE * gpu), "none")
             found.append(f"{needed:.1f}: {gpu}")
         cells.append([f"{size}, {ADAPTER[adapter]}", *found])
     print_table(["GB a device: GPU", "one GPU", "4 GPUs, FSDP2", "8 GPUs, FSDP2"], cells)

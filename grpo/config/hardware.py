@@ -29,7 +29,8 @@ NEEDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes", "use_li
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r {}{}, or use --use_vllm false"
 # Settings that vLLM, or TRL with vLLM, does not support
-WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
+SHARDING = ("fsdp", "deepspeed")
+WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", *SHARDING)
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelerate's launcher
 # The launcher also sets these from its files (TRL's for ZeRO: bf16, 1 accumulation step); our settings override them
 OVERRIDDEN = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING")
@@ -66,6 +67,8 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
     _check_vllm(settings, given_by(origin, "flag"))
     if settings["dataloader_num_workers"]:
         _check_workers()
+    if settings["gradient_checkpointing"] is None and settings.get("activation_checkpointing") is None:
+        settings["gradient_checkpointing"] = True  # until preflight knows whether the run fits without it (room.py)
     notes = (
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )
@@ -133,7 +136,17 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
         settings["attn_implementation"] = "sdpa"
         notes.append(Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)"))
+    whole = not _launched_sharded() and not any(settings[key] for key in SHARDING)
+    if settings["optim"] == "adamw_torch" and whole and not settings["eval_only"]:
+        settings["optim"] = "adamw_torch_fused"
+        finding = "adamw_torch is computed as adamw_torch_fused: the same update by fewer kernels"
+        notes.append(Check("ok", "optimizer", finding, routine=True))
     return notes
+
+
+def _launched_sharded() -> list[str]:
+    """List the launcher's variables that say that it divides weights or optimizer among devices."""
+    return [key for key in SHARDED if os.environ.get(key) == "true"]
 
 
 def _reason_against_cuda() -> str:
@@ -165,7 +178,7 @@ def _choose_vllm(settings: dict[str, Any]) -> list[Check]:
     installed, notes = is_vllm_available(), list[Check]()
     if settings["use_vllm"] is None and installed:
         against = [key for key in WITHOUT_VLLM if settings[key]]
-        against += [key for key in SHARDED if os.environ.get(key) == "true"]
+        against += _launched_sharded()
         settings["use_vllm"] = not against
         share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
         back = ", which training gets back between rollouts" if settings["vllm_enable_sleep_mode"] else ""

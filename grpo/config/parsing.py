@@ -5,9 +5,9 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
@@ -39,6 +39,11 @@ def JSON_or_name(text: str) -> Any:
         return JSON(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+
+
+def or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser of a flag's value that also takes `none`."""
+    return lambda text: None if text.lower() == "none" else parse(text)
 
 
 class _Yaml(yaml.SafeLoader):
@@ -73,6 +78,9 @@ class Parser(TrlParser):
             if key.endswith("_kwargs") or key == "reward_args":
                 self.settings[key].type = JSON
         self.settings["prompt_format"].type = JSON_or_name
+        for key, action in self.settings.items():
+            if action.const is True and about(key).may_be_none:
+                action.type = or_none(cast(Any, action.type))
         usual = {key for key, action in self.settings.items() if action.default is not None}
         self.never_none = {key for key in usual if not about(key).may_be_none}
         self.set_defaults(**{key: known.default for key, known in SETTINGS.items() if known.default is not UNSET})

@@ -86,6 +86,7 @@ class Setting:
         may_be_none: True if None is a value, although TRL's default is another.
         on_cpu: the value that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
         change: the meaning of another value.
+        same: values that compute the same, so that one instead of another is no change.
         is_seed: True if it may differ between runs of one experiment.
         of_process: True if it may differ between the processes of one run.
         choices: the values, where TRL accepts any text and fails in the first step.
@@ -99,6 +100,7 @@ class Setting:
     may_be_none: bool = False
     on_cpu: Any = UNSET
     change: Change = EXPERIMENT
+    same: tuple[str, ...] = ()
     is_seed: bool = False
     of_process: bool = False
     choices: tuple[str, ...] = ()
@@ -311,7 +313,7 @@ TRL_SETTINGS = {
     "epsilon_high": Setting(range=AT_LEAST_0),
     "delta": Setting(range=ABOVE_0),
     # The optimizer
-    "optim": Setting(change=CHECKPOINT),
+    "optim": Setting(change=CHECKPOINT, same=("adamw_torch", "adamw_torch_fused")),
     "learning_rate": Setting(range=FROM_0_TO_1, aliases=("lr",)),
     "adam_beta1": Setting(range=BELOW_1),
     "adam_beta2": Setting(range=BELOW_1),
@@ -324,6 +326,7 @@ TRL_SETTINGS = {
     "fp16": Setting(on_cpu=False),
     "tf32": Setting(on_cpu=None),
     "use_liger_kernel": Setting(on_cpu=False),
+    "gradient_checkpointing": Setting(default=None, may_be_none=True, change=NOTHING),  # None: preflight/room.py
     "gradient_checkpointing*": Setting(change=NOTHING),
     "activation_checkpointing*": Setting(change=NOTHING),
     "dataloader_persistent_workers": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
@@ -387,6 +390,16 @@ def about(name: str) -> Setting:
 def changes_learning(name: str) -> bool:
     """True if another value of a setting makes a resumed run learn something else."""
     return about(name).change not in (NOTHING, COMMAND, MEASURE, DATA)
+
+
+def meaning(name: str, value: Any) -> Any:
+    """Return a setting's value, or of values that compute the same the first one.
+
+    >>> meaning("optim", "adamw_torch_fused"), meaning("optim", "adafactor")
+    ('adamw_torch', 'adafactor')
+    """
+    same = about(name).same
+    return same[0] if value in same else value
 
 
 def must_agree(name: str) -> bool:
@@ -490,6 +503,11 @@ class Config:
         """RunTrainer's own arguments."""
         options = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
         return options | {"attn_implementation": self.model.attn_implementation}
+
+    @property
+    def checkpointing_is_open(self) -> bool:
+        """True if the user leaves gradient checkpointing to the run, which is on until preflight has decided."""
+        return self.origin.get("gradient_checkpointing") == "machine"
 
     @property
     def trl_evaluates(self) -> bool:

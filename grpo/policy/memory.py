@@ -25,6 +25,14 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 STATE_BYTES = {"8bit": 2.03, "4bit": 1.0, "adafactor": 0.1, "sgd": 0.0}
 
 
+SHARE = 0.9  # of a device's memory: CUDA's context and the allocator's unused memory have the rest
+
+
+def room(free: float, total: float) -> float:
+    """Return the bytes of a device that a run may take by the estimate, so that it fits."""
+    return min(free, SHARE * total)
+
+
 @dataclass(frozen=True)
 class Shape:
     """A model's sizes; `trained` counts the weights that get a gradient."""

@@ -1,14 +1,18 @@
 """A run before its weights are loaded, and the lists of its checks."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
+import torch
 from peft import PeftConfig
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check
+from grpo.core.processes import largest
 from grpo.core.settings import Config
 from grpo.data.dataset import Data, Questions
 from grpo.policy import memory
@@ -18,6 +22,24 @@ from grpo.rewarding.registry import Rewards, weights_of
 from grpo.runs.run import Run
 from grpo.task import prompts
 from grpo.task.task import Task
+
+
+class Device(NamedTuple):
+    """The memory of each process' device, in bytes; of several processes the least."""
+
+    kind: str  # torch's: cuda or cpu
+    name: str
+    free: int
+    total: int
+
+    @property
+    def room(self) -> float:
+        """The bytes that a run may take by the estimate."""
+        return memory.room(self.free, self.total)
+
+    def has_room_for(self, parts: Mapping[str, float]) -> bool:
+        """True if an estimate fits."""
+        return sum(parts.values()) <= self.room
 
 
 @dataclass(frozen=True)
@@ -98,6 +120,18 @@ class TrainingPlan(Plan):
     """A run that trains, before its weights are loaded."""
 
     data: Data
+
+    @cached_property
+    def device(self) -> Device:
+        """The device of each process. All processes must read it, since they compare theirs."""
+        device = self.config.training.device
+        if device.type == "cuda":
+            (free, total), name = torch.cuda.mem_get_info(device), torch.cuda.get_device_name(device)
+        else:  # whose memory the processes of a machine share
+            found, processes = psutil.virtual_memory(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            free, total = found.available // processes, found.total // processes
+            name = "this machine" + f" for each of {processes} processes" * (processes > 1)
+        return Device(device.type, name, -largest(-free), -largest(-total))
 
     @cached_property
     def trial(self) -> Trial:

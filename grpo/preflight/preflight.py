@@ -10,8 +10,8 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.text import for_rich, shorten
-from grpo.preflight import data_checks, model_checks, reward_checks, run_checks
-from grpo.preflight.plan import Plan
+from grpo.preflight import data_checks, model_checks, reward_checks, room, run_checks
+from grpo.preflight.plan import Plan, TrainingPlan
 from grpo.preflight.reward_trial import completions_table, rewards_table
 from grpo.rewarding.registry import refuse_columns_like_parameters
 from grpo.task.gold import readable
@@ -50,7 +50,9 @@ def check(plan: Plan) -> dict[str, float]:
 
 
 def outcomes(plan: Plan) -> list[Check]:
-    """Return the lines of all checks, in the order of the table."""
+    """Return the lines of all checks, in the order of the table, once the run has decided what is left to it."""
+    if isinstance(plan, TrainingPlan):
+        room.choose_checkpointing(plan)
     refuse_columns_like_parameters(plan.rewards, {*plan.data.rows.column_names, *plan.data.held_out.column_names})
     return [outcome for module in MODULES for outcome in module.CHECKS.outcomes(plan)]
 

@@ -66,6 +66,7 @@ RECORD = (
     "sources",
     "code",
     "origin",
+    "decisions",
     "settings",
     "sessions",
     "seconds",

@@ -66,6 +66,7 @@ def start_record(run: "Run", **values: Any) -> None:
         "sources": run.source.hashes,
         "code": run.source.code,
         "origin": config.origin,
+        "decisions": [f"{note.name}: {note.finding}" for note in (*config.notes, *run.notes)],
         "settings": run.settings(),
         "sessions": [*(earlier.get("sessions") or []), session],
     }

@@ -13,7 +13,7 @@ from datasets import Dataset
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import without_nan
-from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning, must_agree
+from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning, meaning, must_agree
 from grpo.core.text import shorten
 from grpo.core.versions import commit, versions
 from grpo.results.readers import known_record, read_record
@@ -113,7 +113,7 @@ def changed_since_the_end(
         return None
     then, now = record.get("settings") or {}, as_json(settings)
     kept = [key for key in then if key in now and about(key).change is not COMMAND]  # other versions have others
-    differing = [key for key in kept if then[key] != now[key]]
+    differing = [key for key in kept if _differ(key, then[key], now[key])]
     return differing + [f"the {label}" for label in other_sources(record, sources)]
 
 
@@ -209,9 +209,13 @@ def changes(
     return {
         key: (then[key], now[key])
         for key in then
-        if key in now and then[key] != now[key] and not _is_moved(then[key], now[key])
+        if key in now and _differ(key, then[key], now[key]) and not _is_moved(then[key], now[key])
         if counts(key)
     }
+
+
+def _differ(key: str, then: Any, now: Any) -> bool:
+    return meaning(key, then) != meaning(key, now)
 
 
 def _names_data(key: str) -> bool:

@@ -54,6 +54,7 @@ from grpo.task.task import Task
 # Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
+CHECKPOINTING = "gradient_checkpointing", "activation_checkpointing"  # transformers' older and newer name
 # torchrun also sends SIGTERM to the other processes once one has ended
 BY_LAUNCHER = " by the launcher's SIGTERM: you stopped the run, or another process has ended; its own lines or the"
 BY_LAUNCHER += " launcher's say which"
@@ -110,6 +111,14 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """All settings by name, as this run uses them."""
         return self.config.settings() | self.args.to_dict()
+
+    def use_checkpointing(self, on: bool, why: str) -> None:
+        """Turn gradient checkpointing on or off, where the settings leave it open, and note why."""
+        for name in CHECKPOINTING:
+            if hasattr(self.args, name):
+                setattr(self.args, name, on)
+        finding = f"gradient checkpointing {'on' if on else 'off'}: {why}"
+        self.notes.append(Check("ok", "checkpointing", finding))
 
     @property
     def stopped(self) -> bool:
@@ -397,7 +406,9 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
     run.changed = resume.changed_since(run.checkpoint, settings, code.hashes)
     processes = config.geometry.world_size, sharding(run.args)
     run.notes += resume.note_changes(run.checkpoint, settings, code.hashes, *processes)
-    changed = resume.changed_since_the_end(run.checkpoint, run.output, settings, code.hashes)
+    still_open = CHECKPOINTING if config.checkpointing_is_open else ()
+    decided = {key: value for key, value in settings.items() if key not in still_open}
+    changed = resume.changed_since_the_end(run.checkpoint, run.output, decided, code.hashes)
     if changed == []:
         say(f"{run.output} has finished, and nothing has changed since; a larger max_steps trains on")
         return run if config.script.dry_run else None

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.processes import show
-from grpo.core.settings import ScriptArguments, about, makes_another_experiment
+from grpo.core.settings import ScriptArguments, about, makes_another_experiment, meaning
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison, measures
@@ -67,7 +67,11 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
         for key in keys
         if all(key in settings for settings in known) or any(is_used(run, key) for run in runs)
     }
-    return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
+    return {
+        key: by_run
+        for key, by_run in values.items()
+        if any(meaning(key, value) != meaning(key, by_run[0]) for value in by_run)
+    }
 
 
 def is_used(run: RunFiles, key: str) -> bool:

@@ -83,7 +83,14 @@ SAVED_STATE = {  # what a resumed run uses of trainer_state.json
     "best_model_checkpoint": str | None,
     "stateful_callbacks": {"watch": _Watch, "accuracy_curve": _AccuracyCurve},
 }
-OPTIONS = {"initial_lr", "betas", "eps", "weight_decay", "momentum"}  # of a group of an optimizer's parameters
+OPTIONS = {
+    "initial_lr",
+    "betas",
+    "eps",
+    "weight_decay",
+    "momentum",
+    "fused",
+}  # of a group of an optimizer's parameters
 
 
 class RunTrainer(LeanGRPOTrainer):
@@ -384,7 +391,12 @@ class RunTrainer(LeanGRPOTrainer):
             return
         schedule, base = cast(Any, self.lr_scheduler), self._own_rates
         for group, own in zip(cast(Any, self.optimizer).param_groups, self._own_options, strict=True):
+            was_fused, is_fused = bool(group.get("fused")), bool(own.get("fused"))
             group.update(own)
+            for weight in group["params"] if was_fused != is_fused else ():
+                state = cast(Any, self.optimizer).state.get(weight, {})
+                if "step" in state:  # counted where it is read: by the kernel, or by Python
+                    state["step"] = state["step"].to(weight.device if is_fused else "cpu")
         if isinstance(schedule, torch.optim.lr_scheduler.LambdaLR):  # others have no rate for a step
             rates = [rate * scale(schedule.last_epoch) for rate, scale in zip(base, schedule.lr_lambdas, strict=True)]
             schedule.base_lrs, schedule._last_lr = base, rates

@@ -192,6 +192,43 @@ def test_none_needs_a_meaning_and_a_missing_line_has_its_default():
     assert configure({key: INLINE[key] for key in INLINE if key != "num_shots"}, CPU).script.num_shots == 0
 
 
+CHECKPOINTING = "gradient_checkpointing"
+
+
+@pytest.mark.parametrize(
+    ("inline", "text", "flags", "expected"),
+    [
+        ({}, "", [], (True, "machine")),  # on until preflight decides
+        ({CHECKPOINTING: None}, "", [], (True, "machine")),
+        ({CHECKPOINTING: True}, "", [], (True, "script")),
+        ({CHECKPOINTING: False}, "", [], (False, "script")),
+        ({}, "gradient_checkpointing: false", [], (False, "recipe")),
+        ({}, "gradient_checkpointing: false", ["--gradient_checkpointing", "none"], (True, "machine")),
+        ({CHECKPOINTING: False}, "gradient_checkpointing: null", [], (True, "machine")),
+        ({}, "standalone: true", [], (True, "machine")),
+        ({}, "", ["--gradient_checkpointing"], (True, "flag")),
+        ({}, "", ["--gradient_checkpointing", "false"], (False, "flag")),
+    ],
+    ids=str,
+)
+def test_gradient_checkpointing_is_left_to_the_run_or_set(inline, text, flags, expected, tmp_path):
+    """TRL gets true or false."""
+    if text:
+        flags = ["--config", recipe(tmp_path, f"{text}\nmodel_name_or_path: {ROOT}/assets/demo/model\n"), *flags]
+    block = {key: value for key, value in INLINE.items() if key != CHECKPOINTING}
+    config = configure(block | inline, [*flags, "--use_cpu", "true", "--report_to", "none"])
+    assert (config.training.gradient_checkpointing, config.origin[CHECKPOINTING]) == expected
+    assert config.checkpointing_is_open == (expected[1] == "machine")
+
+
+def test_transformers_newer_name_decides_on_checkpointing_too():
+    if "activation_checkpointing" not in Parser().settings:
+        pytest.skip("transformers before 5.23")
+    for asked in (True, False):
+        config = configure(INLINE, [*CPU, "--activation_checkpointing", str(asked).lower()])
+        assert config.training.gradient_checkpointing is asked and not config.checkpointing_is_open
+
+
 SLIPS = {  # words of the error
     "--lr 1": "learning_rate?",
     "--batch_size 1": "per_device_train_batch_size?",

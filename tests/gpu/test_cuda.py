@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_runs import DEMO, flags
-from helpers_trainer import largest_difference, rewards_by_sum, trained
+from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 import train_grpo
 from grpo.policy.answering import Policy, end_tokens
+from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer, attention, gpu, sampling
 from lean_grpo.decoding import Graphs
 from lean_grpo.sampling import Sampling
@@ -108,6 +109,18 @@ def test_what_cannot_be_recorded_is_sampled_eagerly(kind, tokenizer, capsys):
     assert sampled(again, tokenizer, Sampling()) == plain
     said = capsys.readouterr().out
     assert said.startswith("note: decoding steps are not replayed as CUDA graphs") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("ways", [("adamw_torch", "adamw_torch_fused"), ("adamw_torch_fused", "adamw_torch")])
+def test_fused_adamw_and_the_other_resume_each_other(ways, tmp_path):
+    """Fused, the counters of steps are on the GPU."""
+    for optim, steps, checkpoint in ((ways[0], 1, None), (ways[1], 2, str(tmp_path / "checkpoint-1"))):
+        settings = {"max_steps": steps, "save_strategy": "steps", "save_steps": 1, "lengths": 3, "use_cpu": False}
+        trainer = make_trainer(RunTrainer, str(DEMO / "model"), tmp_path, optim=optim, **settings)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        counters = [state["step"] for state in trainer.optimizer.state.values()]
+        assert {counter.is_cuda for counter in counters} == {optim == "adamw_torch_fused"}
+        assert {int(counter) for counter in counters} == {steps}
 
 
 def test_two_steps_of_the_demo(capfd):

@@ -128,6 +128,10 @@ def test_which_launchers_divide_weights(launcher, divided, monkeypatch):
     assert sharding.divides_weights(settings("--fsdp", "full_shard")[0])
 
 
+def test_a_tenth_of_a_device_and_what_others_use_stay_free():
+    assert memory.room(free=80e9, total=80e9) == 72e9 and memory.room(free=60e9, total=80e9) == 60e9
+
+
 def test_sharding_divides_weights_gradients_and_optimizer():
     step = {"rollout_per_device": 0, "prompt_length": 256, "pack_tokens": 8192}
     whole, quarter = (memory.memory(memory.shape(QWEN_15B), *on_a_gpu("float32"), **step, shards=n) for n in (1, 4))

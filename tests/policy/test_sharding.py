@@ -40,6 +40,7 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, capfd, file, ada
         pytest.importorskip("deepspeed")
     whole_weights, file = file is not None, file or in_parts()
     own = {"per_device_train_batch_size": "8", "num_train_epochs": None, "max_steps": "2", "use_peft": adapter}
+    own |= {"gradient_checkpointing": adapter}
     argv = tiny_run(**{**EPOCHS, **own, "save_steps": "1", "output_dir": "whole"})
     run_sharded_on_two(ROOT / "train_grpo.py", *argv, file=file)
     whole = Path("whole")

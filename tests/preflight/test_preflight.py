@@ -13,55 +13,17 @@ import pytest
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, MixtralConfig
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 import train_grpo
-from grpo.config.configure import configure
 from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError
-from grpo.data import dataset
 from grpo.policy import memory
 from grpo.preflight import data_checks, model_checks, preflight
-from grpo.preflight.plan import Plan, TrainingPlan
 from grpo.preflight.preflight import stop_at_errors
-from grpo.rewarding.registry import make_task, shipped
-from grpo.runs.run import choose_run
-from lean_grpo.attention import Kernel
 from rewards import REWARD_FUNCS
 
 FIVE = tuple(REWARD_FUNCS)
-
-
-@pytest.fixture
-def table(write_jsonl):
-    """The checks of a run on the demo's model, by name."""
-
-    def checks(rows=ROWS, rewards=FIVE, edit=lambda tokenizer: None, **overrides):
-        flags = {
-            "use_cpu": "true",
-            "report_to": "none",
-            "model_name_or_path": str(DEMO / "model"),
-            "dataset_name": write_jsonl(rows),
-            "max_completion_length": "64",
-            "per_device_train_batch_size": "16",
-            "gradient_accumulation_steps": "1",
-            "learning_rate": "1e-4",
-            **overrides,
-        }
-        argv = [word for key, value in flags.items() if value is not None for word in (f"--{key}", *value.split(" "))]
-        config = configure(train_grpo.HYPERPARAMETERS, argv)
-        tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
-        edit(tokenizer)
-        task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
-        load, kind = dataset.load_data, TrainingPlan
-        if config.script.eval_only:
-            load, kind = dataset.load_questions, Plan
-        data = load(config, task, tokenizer, ["correctness"])
-        functions = {name: shipped()[name] for name in rewards}
-        outcomes = preflight.outcomes(kind(choose_run(config, task, functions), tokenizer, task, data, functions))
-        return {check.name: check for check in outcomes}
-
-    return checks
 
 
 def test_a_sound_run_is_ok_throughout(table):
@@ -324,21 +286,6 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     found = table()["memory"]
     assert found.status == "warning" and "1.0 MB free" in found.finding
     assert "pack_tokens" in found.remedy
-
-
-def planned(packed=True, chosen=None):
-    script = SimpleNamespace(packed=packed, pack_tokens=chosen)
-    training = SimpleNamespace(num_generations=16)
-    return SimpleNamespace(config=SimpleNamespace(script=script, training=training, completion_limit=786))
-
-
-def test_the_largest_pack_is_known_before():
-    flash, masked = Kernel("FlashAttention 2", 8192), Kernel("sdpa", 2048, by_segment=False)
-    assert model_checks.largest_pack(planned(), flash, 256) == 8192
-    assert model_checks.largest_pack(planned(), flash, 1000) == 1000 + 16 * 786  # dividing a group may cost a tenth
-    assert model_checks.largest_pack(planned(), masked, 1000) == 2048
-    assert model_checks.largest_pack(planned(chosen=4096), flash, 1000) == 4096
-    assert model_checks.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
 
 
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])

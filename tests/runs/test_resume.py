@@ -50,6 +50,21 @@ def test_settings_of_another_version_are_no_change_of_a_finished_run():
     assert resume.changed_since_the_end(run / "checkpoint-4", run, {**of_this_version, "seed": 1}, {}) == ["seed"]
 
 
+def test_adamw_and_fused_adamw_resume_each_other():
+    """They compute the same update of the same state."""
+    for then, now in (("adamw_torch", "adamw_torch_fused"), ("adamw_torch_fused", "adamw_torch")):
+        checkpoint = sealed(settings={**THEN, "optim": then})
+        assert resume.note_changes(checkpoint, {**THEN, "optim": now}, {}, 1, UNSHARDED) == []
+        (checkpoint.parent / "model.safetensors").touch()
+        record = {"status": "finished", "step": 4, "planned": 4, "settings": {**THEN, "optim": then}}
+        (checkpoint.parent / "run.json").write_text(json.dumps(record))
+        assert resume.changed_since_the_end(checkpoint, checkpoint.parent, {**THEN, "optim": now}, {}) == []
+    with pytest.raises(UserError, match="use --optim adamw_torch"):
+        resume.note_changes(
+            sealed(settings={**THEN, "optim": "adamw_torch"}), {**THEN, "optim": "sgd"}, {}, 1, UNSHARDED
+        )
+
+
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
     assert len(resume.note_changes(sealed(settings=then), then, {}, 1, UNSHARDED)) == 1

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import LEARNS, TINY, flags
 from helpers_trainer import make_trainer
@@ -130,6 +131,26 @@ def test_a_resumed_optimizer_follows_the_settings(tiny_model, tmp_path):
     assert rates == pytest.approx([2 * rate for rate in whole[2:]])
     assert {(group["betas"][1], group["initial_lr"]) for group in groups} == {(0.9, 2e-3)}
     assert {group["weight_decay"] for group in groups} <= {0.3, 0.0} and groups[0]["weight_decay"] == 0.3
+
+
+@pytest.mark.parametrize("ways", [("adamw_torch", "adamw_torch_fused"), ("adamw_torch_fused", "adamw_torch")])
+def test_fused_adamw_and_the_other_resume_each_other(ways, tiny_model, tmp_path):
+    """Each goes on in its own way, from the same state."""
+
+    def trained(optim, steps, resume=None):
+        settings = {"max_steps": steps, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3, "lengths": 3}
+        trainer = make_trainer(RunTrainer, tiny_model, tmp_path, optim=optim, **settings)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    first, then = ways
+    whole = trained(first, 4)
+    trained(first, 2)
+    resumed = trained(then, 4, str(tmp_path / "checkpoint-2"))
+    for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert {bool(group["fused"]) for group in resumed.optimizer.param_groups} == {then == "adamw_torch_fused"}
+    assert {int(state["step"]) for state in resumed.optimizer.state.values()} == {4}
 
 
 def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch, capsys):
