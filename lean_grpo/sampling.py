@@ -67,6 +67,8 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
         return "the model has states, or attends in chunks"
     if not (parameters_of(base) >= NEEDED and cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
+    if getattr(base.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory; its keys include unused slots
+        return "a layer reads cached keys without the cache's update"
     if sampling and sampling.repetition_penalty != 1:
         return "repetition_penalty is set"
     return None
@@ -84,7 +86,11 @@ def cache_argument(model: Any) -> str | None:
 
 def has_plain_cache(model: Any) -> bool:
     """True if the model caches keys and values of each position, and nothing else."""
-    layers, kinds = DynamicCache(config=model.config).layers, (DynamicLayer, DynamicSlidingWindowLayer)
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except Exception:  # configurations lack what transformers reads (Blt), and custom ones may raise anything
+        return False
+    kinds = DynamicLayer, DynamicSlidingWindowLayer
     if model._is_stateful or any(type(layer) not in kinds for layer in layers):
         return False
     if "chunked_attention" in (getattr(model.config.get_text_config(), "layer_types", None) or ()):
