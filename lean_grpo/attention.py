@@ -2,8 +2,8 @@
 
 On a GPU FlashAttention 2 (the package's or torch's own) computes all segments at once. The keys of a completion are
 gathered from its prompt and itself, so that a sliding window counts positions as in a row. On a CPU segments are
-computed one by one. On a GPU without FlashAttention 2, sdpa computes the whole pack under a block mask: exact, but most
-of the work is masked, and without windows (trial.py).
+computed one by one. On a GPU without FlashAttention 2, sdpa computes the whole pack under a block mask: exact, but
+without windows (trial.py refuses them), and most of the work is masked.
 """
 
 import inspect

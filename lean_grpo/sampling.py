@@ -64,7 +64,7 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         return "the adapter adds tokens to the prompt"
     if not has_plain_cache(base):  # rows cannot be dropped from the batch
-        return "the model has states, or attends in chunks"
+        return "the model has states, chunked attention or another cache of its own"
     if not (parameters_of(base) >= NEEDED and cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if getattr(base.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory; its keys include unused slots
@@ -85,7 +85,7 @@ def cache_argument(model: Any) -> str | None:
 
 
 def has_plain_cache(model: Any) -> bool:
-    """True if the model caches keys and values of each position, and nothing else."""
+    """True if the model caches keys and values alone: of each position, or of a window that its masks have, too."""
     try:
         layers = DynamicCache(config=model.config).layers
     except Exception:  # configurations lack what transformers reads (Blt), and custom ones may raise anything

@@ -68,9 +68,10 @@ def reason_against_packing(trainer: Any) -> str | None:
 def misfit(trainer: Any) -> str | None:
     """Try packs with this model. Return why they differ from TRL's padded rows, or None if they agree.
 
-    Log-probabilities are compared on a pack of the usual length, with sliding windows shorter than its rows. The tolerance is a
-    fraction of the change that a different prompt causes. Gradients of small weights are compared on a shorter pack,
-    since evaluation mode does not checkpoint. They also test new adapters, which change no log-probability.
+    Log-probabilities are compared on a pack of the usual length, to detect attention windows; known ones are shortened
+    meanwhile, so that the trial's rows are longer. The tolerance is a fraction of the change that a different prompt
+    causes. Gradients of small weights are compared on a shorter pack, since evaluation mode does not checkpoint. They
+    also test new adapters, which change no log-probability.
 
     Args:
         trainer: a LeanGRPOTrainer with `kernel` and `pack_tokens` set.

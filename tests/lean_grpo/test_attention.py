@@ -86,9 +86,9 @@ def gradients(model, values):
 
 @pytest.mark.parametrize("kernel", [SDPA, FLASH], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("pack_tokens", [4, 12, 100])
-@pytest.mark.parametrize("window", [None, 1, 3])
+@pytest.mark.parametrize("window", [None, 1, 3, 5])
 def test_packs_give_what_rows_give_alone(kernel, pack_tokens, window):
-    """The second layer has a sliding window."""
+    """The second layer has a window: shorter than prompts and completions, or only than both together."""
     model = make_model(use_sliding_window=bool(window), sliding_window=window, max_window_layers=1)
     expected, found = one_by_one(model), scores(model, kernel, pack_tokens)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -179,6 +179,15 @@ def test_nothing_to_score_is_a_zero_that_all_weights_are_part_of():
     assert not log_probs.any() and not entropies.any() and log_probs.shape == (len(ROWS), WIDTH)
     found = gradients(model, log_probs)
     assert len(found) == len(list(model.parameters())) and not any(gradient.any() for gradient in found)
+
+
+@pytest.mark.parametrize("name", ["softcap", "position_bias", "s_aux"])
+def test_what_packs_do_not_compute_is_refused(name):
+    """Not ignored: Gemma 2 caps its scores, GPT-OSS has sinks."""
+    model, pack = make_model().model, packing.lay_out(ROWS, [0, 1], WIDTH)
+    segments = attention.Segments(pack.sizes, pack.parents)
+    with pytest.raises(ValueError, match=name):
+        model(pack.input_ids, packing.visible(pack)[None, None], pack.position_ids, pack=segments, **{name: 30.0})
 
 
 def test_sdpa_without_a_pack_is_transformers_own():

@@ -3,17 +3,43 @@
 In training: test_rollouts.py; whatever the batch does: tests/policy/test_answering.py.
 """
 
+import pytest
 import torch
 from helpers_runs import DEMO
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+from transformers.cache_utils import DynamicCache
 
 from lean_grpo.sampling import keeping_frozen_weights, reason_against
+
+OWN_CACHE = "the model has states, chunked attention or another cache of its own"
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+}
 
 
 def test_models_with_states_are_left_to_generate():
     model = MambaForCausalLM(MambaConfig(vocab_size=512, hidden_size=16, num_hidden_layers=1, state_size=4))
-    assert reason_against(model) == "the model has states, or attends in chunks"
+    assert reason_against(model) == OWN_CACHE
+
+
+def test_windows_that_are_not_in_the_masks_are_left_to_generate():
+    """Training would attend to all positions, and `generate` to those of the window."""
+    config = AutoConfig.for_model("llama", **SIZES, sliding_window=8)
+    assert reason_against(AutoModelForCausalLM.from_config(config)) == OWN_CACHE
+
+
+def test_configurations_without_a_cache_are_left_to_generate():
+    """transformers would raise an error of its own: here a layer slides, by no window."""
+    config = AutoConfig.for_model("qwen2", **SIZES, layer_types=["sliding_attention"])
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(TypeError):
+        DynamicCache(config=config)
+    assert reason_against(model) == OWN_CACHE
 
 
 def test_prompts_with_virtual_tokens_are_left_to_generate():
