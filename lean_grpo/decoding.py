@@ -345,7 +345,11 @@ def runs_on_sdpa(model: Any) -> bool:
 
 def windows(config: Any) -> list[int | None]:
     """List how many positions each layer attends to at most, itself included; None: all of them."""
-    return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    if (types := getattr(text, "layer_types", None)) is None:
+        return [window] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def rounded_up(count: int, unit: int) -> int:

@@ -159,9 +159,6 @@ def test_windows_are_those_of_each_layer():
     assert decoding.windows(MistralConfig(num_hidden_layers=2, sliding_window=8)) == [8, 8]
     sizes = {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 8}
     assert decoding.windows(Qwen2Config(layer_types=types, **sizes)) == [None, 8]
-    if hasattr(MistralConfig, "per_layer_config"):  # transformers 5.24
-        own = MistralConfig(num_hidden_layers=2, sliding_window=8, per_layer_config={0: {"sliding_window": 4}})
-        assert decoding.windows(own) == [4, 8]
 
 
 def test_a_common_beginning_is_computed_once(policy):

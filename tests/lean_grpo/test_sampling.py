@@ -7,8 +7,7 @@ import pytest
 import torch
 from helpers_runs import DEMO
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM
-from transformers.cache_utils import DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedConfig
 
 from lean_grpo.sampling import keeping_frozen_weights, reason_against
 
@@ -33,12 +32,17 @@ def test_windows_that_are_not_in_the_masks_are_left_to_generate():
     assert reason_against(AutoModelForCausalLM.from_config(config)) == OWN_CACHE
 
 
-def test_configurations_without_a_cache_are_left_to_generate():
-    """transformers would raise an error of its own: here a layer slides, by no window."""
-    config = AutoConfig.for_model("qwen2", **SIZES, layer_types=["sliding_attention"])
-    model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(TypeError):
-        DynamicCache(config=config)
+UNLIKE = {
+    "chunks": ("llama", {"attention_chunk_size": 8}),
+    "no window": ("qwen2", {"layer_types": ["sliding_attention"]}),  # transformers raises when it makes a cache
+}
+if hasattr(PreTrainedConfig, "per_layer_config"):  # from transformers 5.24 on
+    UNLIKE["own windows"] = ("mistral", {"per_layer_config": {0: {"sliding_window": 4}}})
+
+
+@pytest.mark.parametrize(("kind", "options"), UNLIKE.values(), ids=UNLIKE)
+def test_configurations_with_other_caches_are_left_to_generate(kind, options):
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, **options))
     assert reason_against(model) == OWN_CACHE
 
 

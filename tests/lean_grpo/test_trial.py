@@ -264,12 +264,3 @@ def test_windows_under_a_block_mask_take_trls_own_step(tiny_model, tmp_path, dis
     monkeypatch.setattr(trainer, "kernel", attention.Kernel("sdpa", 2048, by_segment=False))
     monkeypatch.setattr(trainer.accelerator.state, "distributed_type", getattr(DistributedType, distributed))
     assert trial.misfit(trainer) == "on a GPU sliding windows in packs need FlashAttention 2"
-
-
-def test_windows_that_cannot_be_shortened_are_not_tried(tiny_model, tmp_path, monkeypatch, capsys):
-    """As of a configuration with a window for each layer; and no configuration stays shortened."""
-    monkeypatch.setattr(trial, "windows", lambda config: [4096])
-    model = mistral(tiny_model)
-    assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is None
-    assert "refuses packs (ValueError: its layers have windows of their own)" in capsys.readouterr().out
-    assert model.config.sliding_window == 4096
