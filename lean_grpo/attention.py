@@ -1,8 +1,9 @@
 """Attention for packs in models that run on sdpa: each position attends to its own row only.
 
 On a GPU FlashAttention 2 (the package's or torch's own) computes all segments at once. The keys of a completion are
-gathered from its prompt and itself. On a CPU segments are computed one by one. On a GPU without FlashAttention 2, sdpa
-computes the whole pack under a block mask: exact, but most of the work is masked.
+gathered from its prompt and itself, so that a sliding window counts positions as in a row. On a CPU segments are
+computed one by one. On a GPU without FlashAttention 2, sdpa computes the whole pack under a block mask: exact, but
+without windows (trial.py refuses them), and most of the work is masked.
 """
 
 import inspect
@@ -13,15 +14,17 @@ from typing import Any
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from lean_grpo import packing
+from lean_grpo import packing, wrappers
 from lean_grpo.models import computed_in, windows
 from lean_grpo.packing import Row
 
 # needed from torch 2.12 on if keys have fewer heads than queries; unknown to 2.11
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+# Arguments of transformers' attention, which `_sdpa` hands on, that change its result: caps of scores, biases, sinks
+NOT_HERE = "softcap", "position_bias", "s_aux"
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Kernel:
         name: for messages.
         pack_tokens: the default number of positions in a pack.
         attend: FlashAttention 2 over segments. Its arguments are queries, keys and values (positions, heads, width),
-            then `ends_q`, `ends_k`, `longest_q` and `longest_k` of packing.Keys, and the scaling; with a window also
-            `before`, how many positions before its own a query attends to. None: sdpa.
+            then `ends_q`, `ends_k`, `longest_q` and `longest_k` of packing.Keys, the scaling, and `before`: how many
+            positions before its own a query attends to (-1: all). None: sdpa.
         by_segment: True if each segment is computed with its own keys only; False: with all keys, under a mask.
     """
 
@@ -62,14 +65,15 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
             return Kernel(
                 "FlashAttention 2 (the package flash-attn)",
                 8192,
-                lambda *parts, before=-1: flash_attn_varlen_func(
-                    *parts[:-1], softmax_scale=parts[-1], causal=True, window_size=(before, 0)
+                lambda *parts, scaling, before: flash_attn_varlen_func(
+                    *parts, softmax_scale=scaling, causal=True, window_size=(before, 0)
                 ),
             )
     return Kernel(
         "FlashAttention 2 (torch's own)",
         8192,
-        lambda *parts, before=-1: varlen_attn(*parts[:-1], scale=parts[-1], window_size=(before, 0), **GROUPED),
+        # causal
+        lambda *parts, scaling, before: varlen_attn(*parts, scale=scaling, window_size=(before, 0), **GROUPED),
     )
 
 
@@ -114,10 +118,11 @@ def score(
         Both (rows, width), 0 for padding and for rows in no pack. A backward works even if all are 0.
     """
     scored, cells = [], []
+    sliding = windows(wrappers.base_of(model).config)
     for chosen in packs:
         pack = packing.lay_out(rows, chosen, width, device)
         keys = packing.keys(pack) if kernel.attend else None
-        segments = Segments(pack.sizes, pack.parents, keys, kernel.attend, windows(_inner(model).config))
+        segments = Segments(pack.sizes, pack.parents, keys, kernel.attend, sliding)
         needless = kernel.by_segment and model in _WITHOUT_MASK
         mask = (
             torch.ones(1, 1, 1, 0, dtype=torch.bool, device=device) if needless else packing.visible(pack)[None, None]
@@ -130,7 +135,7 @@ def score(
             fused_lm_head=True,
             **({"pack": segments} if kernel.by_segment else {}),
         )
-        if len(segments.layers) == _attention_layers(model):
+        if len(segments.layers) == len(sliding):
             _WITHOUT_MASK.add(model)
         outputs = (values[0] for values in (output.log_probs, output.entropy) if values is not None)
         scored.append([values.index_select(0, pack.scored) for values in outputs])
@@ -148,16 +153,6 @@ def score(
 _WITHOUT_MASK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
-def _attention_layers(model: torch.nn.Module) -> int:
-    """Return the number of layers of a model, wrapped or not; -1 if its configuration does not have it."""
-    inner = _inner(model)
-    return getattr(inner.config.get_text_config(), "num_hidden_layers", -1) if inner else -1
-
-
-def _inner(model: torch.nn.Module) -> Any:
-    return next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
-
-
 @dataclass(frozen=True)
 class Segments:
     """A pack's segments, passed to each layer's attention as the keyword argument `pack`."""
@@ -168,6 +163,10 @@ class Segments:
     attend: Callable[..., Any] | None = None
     windows: Sequence[int | None] = ()  # of each layer
     layers: set[torch.nn.Module] = field(default_factory=set)  # attention layers that have received it
+
+    def window_of(self, attention: Any) -> int | None:
+        """Return how many positions this attention layer sees, its own included; None: all of them."""
+        return self.windows[attention.layer_idx] if any(self.windows) else None
 
 
 def _sdpa(
@@ -192,8 +191,11 @@ def _sdpa(
 
     Returns:
         (1, T, heads, width), and None for the weights.
+
+    Raises:
+        ValueError: the model wants something of its attention that packs do not compute.
     """
-    if grouped and not any(kwargs.get(name) is not None for name in ("softcap", "position_bias")):
+    if grouped and not any(kwargs.get(name) is not None for name in NOT_HERE):
         rows, heads, _, width = query.shape
         query = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
         output = torch.nn.functional.scaled_dot_product_attention(
@@ -202,9 +204,10 @@ def _sdpa(
         return output.reshape(rows, 1, heads, value.shape[-1]), None
     if pack is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    if wanted := [name for name in NOT_HERE if kwargs.get(name) is not None]:
+        raise ValueError(f"attention in packs has no {wanted[0]}")
     pack.layers.add(module)
-    layer: Any = module.layer_idx if any(pack.windows) else None
-    window = None if layer is None else pack.windows[layer]
+    window = pack.window_of(module)
     if pack.keys is None or pack.attend is None:
         return _one_by_one(query, key, value, dropout, scaling, pack, window), None
     # under autocast, float32 rotary positions make queries and keys float32; round them, as sdpa would
@@ -212,7 +215,7 @@ def _sdpa(
     parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
     parts[1:] = [_Gather.apply(tensor, keys.index) for tensor in parts[1:]]
     ends = keys.ends_q, keys.ends_k, keys.longest_q, keys.longest_k
-    return pack.attend(*parts, *ends, scaling, **({"before": window - 1} if window else {}))[None], None
+    return pack.attend(*parts, *ends, scaling=scaling, before=window - 1 if window else -1)[None], None
 
 
 def _one_by_one(
@@ -222,7 +225,7 @@ def _one_by_one(
     dropout: float,
     scaling: float | None,
     pack: Segments,
-    window: int | None = None,
+    window: int | None,
 ) -> torch.Tensor:
     groups = query.shape[1] // key.shape[1]
     queries, keys, values = (
@@ -233,8 +236,8 @@ def _one_by_one(
         own = segment == parent
         seen = [segment] if own else [parent, segment]
         length, before = pack.sizes[segment], 0 if own else pack.sizes[parent]
-        plain = own and not (window and window < length)
-        mask = None if plain else torch.ones(length, before + length, dtype=torch.bool).tril(before)
+        causal = own and not (window and window < length)  # needs no mask
+        mask = None if causal else torch.ones(length, before + length, dtype=torch.bool).tril(before)
         if mask is not None and window:
             mask.triu_(before - window + 1)
         outputs.append(
@@ -245,7 +248,7 @@ def _one_by_one(
                 attn_mask=mask,
                 dropout_p=dropout,
                 scale=scaling,
-                is_causal=plain,
+                is_causal=causal,
             )
         )
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()

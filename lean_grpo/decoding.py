@@ -58,7 +58,10 @@ class Place:
 
 
 class Slots(DynamicLayer):
-    """A layer's keys and values (rows, heads, width, head width); a step writes one position of each row."""
+    """A layer's keys and values (rows, heads, width, head width); a step writes one position of each row.
+
+    Layers with a sliding window keep all positions, too: attention masks those before it.
+    """
 
     keys: Any
     values: Any

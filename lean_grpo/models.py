@@ -20,16 +20,19 @@ def cache_argument(model: Any) -> str | None:
 
 
 def has_plain_cache(model: Any) -> bool:
-    """True if the model caches keys and values of each position, and nothing else."""
-    layers, kinds = DynamicCache(config=model.config).layers, (DynamicLayer, DynamicSlidingWindowLayer)
+    """True if the model caches keys and values alone: of each position, or of a window that its masks have, too."""
+    try:
+        layers, slides = DynamicCache(config=model.config).layers, windows(model.config)
+    except Exception:  # configurations lack what transformers reads (Blt), and custom ones may raise anything
+        return False
+    kinds = DynamicLayer, DynamicSlidingWindowLayer
     if model._is_stateful or any(type(layer) not in kinds for layer in layers):
         return False
-    if "chunked_attention" in (getattr(model.config.get_text_config(), "layer_types", None) or ()):
+    if [getattr(layer, "sliding_window", None) for layer in layers] != slides:  # chunks are cached as windows are
         return False
     # a window has to be in the model's masks, and not only in its cache (Moshi)
     places = {sys.modules[type(module).__module__] for module in model.modules()}
-    slides = any(type(layer) is DynamicSlidingWindowLayer for layer in layers)
-    return not slides or any(hasattr(place, "create_sliding_window_causal_mask") for place in places)
+    return not any(slides) or any(hasattr(place, "create_sliding_window_causal_mask") for place in places)
 
 
 def windows(config: Any) -> list[int | None]:

@@ -64,9 +64,11 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         return "the adapter adds tokens to the prompt"
     if not models.has_plain_cache(base):  # rows cannot be dropped from the batch
-        return "the model has states, or attends in chunks"
+        return "the model has states, chunked attention or another cache of its own"
     if not (models.parameters_of(base) >= NEEDED and models.cache_argument(base)):
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
+    if getattr(base.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory; its keys include unused slots
+        return "a layer reads cached keys without the cache's update"
     if sampling and sampling.repetition_penalty != 1:
         return "repetition_penalty is set"
     return None

@@ -1,5 +1,6 @@
 """Decide whether a run can use packs: known reasons against them, and a trial with its own model."""
 
+import contextlib
 import inspect
 import math
 from collections.abc import Iterator
@@ -66,39 +67,35 @@ def reason_against_packing(trainer: Any) -> str | None:
 def misfit(trainer: Any) -> str | None:
     """Try packs with this model. Return why they differ from TRL's padded rows, or None if they agree.
 
-    Log-probabilities are compared on a pack of the usual length, to detect attention windows. The tolerance is a
-    fraction of the change that a different prompt causes. Gradients of small weights are compared on a shorter pack,
-    since evaluation mode does not checkpoint. They also test new adapters, which change no log-probability.
+    Log-probabilities are compared on a pack of the usual length, to detect attention windows; known ones are shortened
+    meanwhile, so that the trial's rows are longer. The tolerance is a fraction of the change that a different prompt
+    causes. Gradients of small weights are compared on a shorter pack, since evaluation mode does not checkpoint. They
+    also test new adapters, which change no log-probability.
 
     Args:
         trainer: a LeanGRPOTrainer with `kernel` and `pack_tokens` set.
     """
+    base, config = wrappers.unwrapped(trainer.model), wrappers.base_of(trainer.model).config
+    if any(windows(config)) and not trainer.kernel.by_segment:
+        return "on a GPU sliding windows in packs need FlashAttention 2"
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be gathered yet
-    base = wrappers.unwrapped(trainer.model)
-    text = wrappers.base_of(trainer.model).config.get_text_config()
-    window, slides = getattr(text, "sliding_window", None), any(windows(text))
-    if slides and not trainer.kernel.by_segment:
-        return "sliding windows in packs need FlashAttention 2 on a GPU"
     training = trainer.model.training
     trainer.model.eval()
-    if slides:
-        text.sliding_window = SHORT
     try:
-        for ids in _tokens(trainer, base):
-            error, effect, wrong, norm = _differences(trainer, ids)
-            if math.isfinite(effect) and math.isfinite(norm):  # otherwise try other tokens
-                break
-        else:
-            return "its padded rows have no finite log-probabilities or gradient in a trial, so packs cannot be judged"
+        with _short_windows(config):
+            for ids in _tokens(trainer, base):
+                error, effect, wrong, norm = _differences(trainer, ids)
+                if math.isfinite(effect) and math.isfinite(norm):  # otherwise try other tokens
+                    break
+            else:
+                return "its padded rows have no finite log-probabilities or gradient, so packs cannot be judged"
     except Exception as reason:  # custom layers may raise anything
         if isinstance(reason, torch.OutOfMemoryError) or should_reduce_batch_size(reason):
             raise  # TRL's own step would need more
         return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:
         trainer.model.train(training)
-        if slides:
-            text.sliding_window = window
     args = trainer.args
     rounds = bool(args.bf16 or args.fp16 or args.tf32 or base.dtype != torch.float32)
     # written so that NaN, which some kernels return under masks, does not pass
@@ -107,6 +104,20 @@ def misfit(trainer: Any) -> str | None:
     if not wrong <= (LIMIT_OF_GRADIENT_ROUNDED if rounds else LIMIT_OF_GRADIENT) * norm:
         return f"packs would change its gradient by {100 * wrong / max(norm, 1e-30):.2g} %"
     return None
+
+
+@contextlib.contextmanager
+def _short_windows(config: Any) -> Iterator[None]:
+    """Make sliding windows shorter than the trial's rows, so that packs have to keep to them."""
+    if not any(windows(config)):
+        yield
+        return
+    text = config.get_text_config()
+    window, text.sliding_window = text.sliding_window, SHORT
+    try:
+        yield
+    finally:
+        text.sliding_window = window
 
 
 def _tokens(trainer: Any, base: Any) -> Iterator[torch.Tensor]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers_runs import DEMO, flags
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOTrainer
 
 import train_grpo
@@ -32,14 +32,42 @@ def _without_cudnns_attention():
     gpu.prepare()
 
 
+def demo():
+    return AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+
+
+def sliding(kind, **options):
+    """A toy that attends to 8 positions, fewer than its prompts have."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"vocab_size": 512, "num_hidden_layers": 2, "sliding_window": 8, "initializer_range": 0.1}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **tokens, **options))
+    model.tokenizer_of = DEMO / "model"
+    return model
+
+
+def mistral():
+    return sliding("mistral", head_dim=16)
+
+
+def gemma():
+    """Heads of 256, and a layer that sees all positions."""
+    return sliding("gemma3_text", head_dim=256, layer_types=["sliding_attention", "full_attention"])
+
+
+MODELS = pytest.mark.parametrize("build", [demo, mistral, gemma])
+
+
+@MODELS
 @pytest.mark.parametrize("asked", ["sdpa", pytest.param("flash_attention_2", marks=PACKAGE)])
-def test_packs_have_trls_gradient_in_bf16(asked, tmp_path):
+def test_packs_have_trls_gradient_in_bf16(asked, build, tmp_path):
     """Both round, each in shapes of its own: as far from each other as from float32."""
     settings = {"use_cpu": False, "reward": rewards_by_sum}
-    exact, _, _ = trained(GRPOTrainer, str(DEMO / "model"), tmp_path, **settings)
-    stock, _, _ = trained(GRPOTrainer, str(DEMO / "model"), tmp_path, bf16=True, **settings)
+    exact, _, _ = trained(GRPOTrainer, build(), tmp_path, **settings)
+    stock, _, _ = trained(GRPOTrainer, build(), tmp_path, bf16=True, **settings)
     own = {"attn_implementation": asked}
-    lean, _, trainer = trained(LeanGRPOTrainer, str(DEMO / "model"), tmp_path, bf16=True, own=own, **settings)
+    lean, _, trainer = trained(LeanGRPOTrainer, build(), tmp_path, bf16=True, own=own, **settings)
     package = "the package flash-attn" if asked == "flash_attention_2" else "torch's own"
     assert trainer.kernel is not None and trainer.kernel.name == f"FlashAttention 2 ({package})"
     assert largest_difference(exact, lean) < max(0.05, 2 * largest_difference(exact, stock))
@@ -53,6 +81,11 @@ def test_without_flash_attention_2_packs_are_exact(tmp_path):
     assert trainer.kernel.name == "sdpa" and largest_difference(stock, lean) < 1e-4
 
 
+def test_without_flash_attention_2_windows_take_trls_own_step(tmp_path, capsys):
+    _, _, trainer = trained(LeanGRPOTrainer, mistral(), tmp_path, use_cpu=False)
+    assert trainer.kernel is None and "sliding windows in packs need FlashAttention 2" in capsys.readouterr().out
+
+
 def test_gradients_of_a_shared_prompt_are_added_up_in_float32():
     """In bfloat16, one by one, a sum of ones ends at 256; no public function shows it, and on a CPU it never does."""
     tensor = torch.zeros(1, 1, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
@@ -60,8 +93,9 @@ def test_gradients_of_a_shared_prompt_are_added_up_in_float32():
     assert (tensor.grad == 1000).all()
 
 
-def test_greedy_answers_are_those_of_generate(tokenizer):
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+@MODELS
+def test_greedy_answers_are_those_of_generate(build, tokenizer):
+    model = build().cuda().eval()
     asked = [f"What is {a} + {b}?" for a in range(3, 7) for b in range(2, 6)]
     chats = [[{"role": "user", "content": text}] for text in asked]
     ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
@@ -82,8 +116,9 @@ def sampled(model, tokenizer, drawn=None):
         )
 
 
-def test_replayed_steps_sample_what_eager_ones_do(tokenizer, capsys):
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+@MODELS
+def test_replayed_steps_sample_what_eager_ones_do(build, tokenizer, capsys):
+    model = build().cuda().eval()
     replayed = [sampled(model, tokenizer)]
     before = torch.cuda.memory_allocated()  # libraries have set themselves up
     replayed.append(sampled(model, tokenizer, Sampling(temperature=1.5)))
@@ -96,7 +131,7 @@ def test_replayed_steps_sample_what_eager_ones_do(tokenizer, capsys):
 @pytest.mark.parametrize("kind", ["waits", "refuses"])
 def test_what_cannot_be_recorded_is_sampled_eagerly(kind, tokenizer, capsys):
     """The random state survives a recording that fails."""
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+    model = demo().cuda().eval()
     plain = sampled(model, tokenizer, Sampling())
     capsys.readouterr()
 
@@ -104,7 +139,7 @@ def test_what_cannot_be_recorded_is_sampled_eagerly(kind, tokenizer, capsys):
         if kind == "waits" or torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize() if kind == "refuses" else output.sum().item()
 
-    again = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+    again = demo().cuda().eval()
     again.model.layers[0].register_forward_hook(hook)
     assert sampled(again, tokenizer, Sampling()) == plain
     said = capsys.readouterr().out

@@ -25,7 +25,7 @@ WIDTH, CPU, CUDA = 5, torch.device("cpu"), torch.device("cuda")
 BF16, FLOAT64 = torch.bfloat16, torch.float64
 
 
-def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, scaling, before=None):
+def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, scaling, before):
     """The values of FlashAttention 2 over segments, in any number format, and the demands of its kernels."""
     assert query.dtype == key.dtype == value.dtype and key.shape == value.shape
     for ends, longest, total in ((ends_q, longest_q, len(query)), (ends_k, longest_k, len(key))):
@@ -38,7 +38,7 @@ def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, sca
     for q, k, v in zip(queries, keys, values, strict=True):
         scores = torch.einsum("qhd,khd->hqk", q, k) * (scaling or q.shape[-1] ** -0.5)
         seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))  # aligned to the bottom right
-        if before is not None:
+        if before >= 0:
             seen.triu_(len(k) - len(q) - before)
         outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v))
     return torch.cat(outputs)
@@ -86,9 +86,9 @@ def gradients(model, values):
 
 @pytest.mark.parametrize("kernel", [SDPA, FLASH], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("pack_tokens", [4, 12, 100])
-@pytest.mark.parametrize("window", [None, 1, 3])
+@pytest.mark.parametrize("window", [None, 1, 3, 5])
 def test_packs_give_what_rows_give_alone(kernel, pack_tokens, window):
-    """The second layer has a sliding window."""
+    """The second layer has a window: shorter than prompts and completions, or only than both together."""
     model = make_model(use_sliding_window=bool(window), sliding_window=window, max_window_layers=1)
     expected, found = one_by_one(model), scores(model, kernel, pack_tokens)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -162,9 +162,9 @@ def test_under_autocast_all_of_it_is_computed_in_16_bits():
     """Rotary positions leave float32 queries and keys, and 16-bit values, where weights are float32."""
     seen = []
 
-    def attend(query, *others):
+    def attend(query, *others, **options):
         seen.append(query.dtype)
-        return flash_attention(query, *others)
+        return flash_attention(query, *others, **options)
 
     model = make_model()
     with torch.autocast("cpu", BF16):
@@ -179,6 +179,15 @@ def test_nothing_to_score_is_a_zero_that_all_weights_are_part_of():
     assert not log_probs.any() and not entropies.any() and log_probs.shape == (len(ROWS), WIDTH)
     found = gradients(model, log_probs)
     assert len(found) == len(list(model.parameters())) and not any(gradient.any() for gradient in found)
+
+
+@pytest.mark.parametrize("name", ["softcap", "position_bias", "s_aux"])
+def test_what_packs_do_not_compute_is_refused(name):
+    """Not ignored: Gemma 2 caps its scores, GPT-OSS has sinks."""
+    model, pack = make_model().model, packing.lay_out(ROWS, [0, 1], WIDTH)
+    segments = attention.Segments(pack.sizes, pack.parents)
+    with pytest.raises(ValueError, match=name):
+        model(pack.input_ids, packing.visible(pack)[None, None], pack.position_ids, pack=segments, **{name: 30.0})
 
 
 def test_sdpa_without_a_pack_is_transformers_own():
@@ -221,10 +230,12 @@ def test_the_package_is_used_where_it_is_asked_for_and_installed(asked, monkeypa
     found = attention.kernel(asked, CUDA, BF16, None)
     assert ("the package flash-attn" in found.name) is (asked == "flash_attention_2")
     if asked == "flash_attention_2":
-        assert found.attend(*"qkv", 0.5) == (*"qkv", {"softmax_scale": 0.5, "causal": True, "window_size": (-1, 0)})
+        given = {"softmax_scale": 0.5, "causal": True, "window_size": (7, 0)}
+        assert found.attend(*"qkv", scaling=0.5, before=7) == (*"qkv", given)
 
 
-def test_torchs_own_kernel_takes_our_arguments(monkeypatch):
+@pytest.mark.parametrize("before", [-1, 7])
+def test_torchs_own_kernel_takes_our_arguments(before, monkeypatch):
     """On meta tensors: its signature differs between versions, and its kernel needs a GPU."""
     monkeypatch.setattr(attention, "fits", lambda *_: True)
     keys = packing.keys(packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH))
@@ -232,6 +243,6 @@ def test_torchs_own_kernel_takes_our_arguments(monkeypatch):
     for tensor in (query, key):
         tensor.requires_grad_()
     ends = keys.ends_q.to("meta"), keys.ends_k.to("meta"), keys.longest_q, keys.longest_k
-    output = attention.kernel("sdpa", CUDA, BF16, None).attend(query, key, key, *ends, 0.3)
+    output = attention.kernel("sdpa", CUDA, BF16, None).attend(query, key, key, *ends, scaling=0.3, before=before)
     output.sum().backward()
     assert output.shape == query.shape and key.grad.shape == key.shape

@@ -13,7 +13,7 @@ import torch
 from helpers_graphs import FakeGraph, on_a_fake_gpu
 from helpers_runs import DEMO
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 from transformers.cache_utils import DynamicCache
 
 from lean_grpo import decoding, sampling
@@ -141,7 +141,8 @@ def test_all_rows_end_together(ends, policy):
     assert {len(tokens) for tokens in same(policy, PROMPTS["groups"], 20, SAMPLED, ends)} == {1 if ends else 20}
 
 
-ARCHITECTURES = ["gpt2", "llama", "mixtral", "deepseek_v3", "opt", "gpt_neo"]
+# mistral and gemma3_text have windows of 8 positions, in all layers and in one
+ARCHITECTURES = ["gpt2", "llama", "mixtral", "deepseek_v3", "opt", "mistral", "gemma3_text", "gpt_neo"]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -151,6 +152,14 @@ def test_architectures_give_the_same_tokens(name, monkeypatch):
     model = exactness.toy(name)
     for drawn in (None, SAMPLED):
         same(model, 3 * [[9, 8, 7, 6, 5], [9, 8, 7, 6, 5, 4, 3, 4, 5, 6], [9, 8, 7, 1]], 20, drawn)
+
+
+def test_windows_are_those_of_each_layer():
+    types = ["full_attention", "sliding_attention"]
+    assert decoding.windows(Qwen2Config(num_hidden_layers=2)) == [None, None]
+    assert decoding.windows(MistralConfig(num_hidden_layers=2, sliding_window=8)) == [8, 8]
+    sizes = {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 8}
+    assert decoding.windows(Qwen2Config(layer_types=types, **sizes)) == [None, 8]
 
 
 def test_a_common_beginning_is_computed_once(policy):

@@ -145,7 +145,9 @@ ARCHITECTURES = {  # a model type: its sizes, and whether it is computed in pack
     "gpt2": ({"n_embd": 32, "n_layer": 2, "n_head": 4}, True),  # learned positions
     "qwen3": (SIZES, True),
     "bloom": ({"hidden_size": 32, "n_layer": 2, "n_head": 4}, False),  # ALiBi, which counts from the mask
-    "gemma3_text": ({**SIZES, "sliding_window": 8}, True),
+    "gemma2": ({**SIZES, "sliding_window": 8}, False),  # caps its scores, which sdpa cannot
+    "mistral": ({**SIZES, "sliding_window": 8}, True),  # shorter than the prompts, in all layers
+    "gemma3_text": ({**SIZES, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}, True),
 }
 
 

@@ -10,15 +10,44 @@ import pytest
 import torch
 from helpers_runs import DEMO
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedConfig
 
 from lean_grpo import sampling
 from lean_grpo.sampling import complete, keeping_frozen_weights, reason_against
 
+OWN_CACHE = "the model has states, chunked attention or another cache of its own"
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+}
+
 
 def test_models_with_states_are_left_to_generate():
     model = MambaForCausalLM(MambaConfig(vocab_size=512, hidden_size=16, num_hidden_layers=1, state_size=4))
-    assert reason_against(model) == "the model has states, or attends in chunks"
+    assert reason_against(model) == OWN_CACHE
+
+
+def test_windows_that_are_not_in_the_masks_are_left_to_generate():
+    """Training would attend to all positions, and `generate` to those of the window."""
+    config = AutoConfig.for_model("llama", **SIZES, sliding_window=8)
+    assert reason_against(AutoModelForCausalLM.from_config(config)) == OWN_CACHE
+
+
+UNLIKE = {
+    "chunks": ("llama", {"attention_chunk_size": 8}),
+    "no window": ("qwen2", {"layer_types": ["sliding_attention"]}),  # transformers raises when it makes a cache
+}
+if hasattr(PreTrainedConfig, "per_layer_config"):  # from transformers 5.24 on
+    UNLIKE["own windows"] = ("mistral", {"per_layer_config": {0: {"sliding_window": 4}}})
+
+
+@pytest.mark.parametrize(("kind", "options"), UNLIKE.values(), ids=UNLIKE)
+def test_configurations_with_other_caches_are_left_to_generate(kind, options):
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, **options))
+    assert reason_against(model) == OWN_CACHE
 
 
 def a_rollout(model, each_token=lambda rows: None):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import trl
+from accelerate.utils import DistributedType
 from helpers_trainer import PROMPTS, largest_difference, make_trainer, rewards_by_sum, trained
 from peft import PromptTuningConfig
 from transformers import (
@@ -240,12 +241,26 @@ def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path)
     assert largest_difference([mean], [gradients(GRPOTrainer, short, long)]) > 1e-3
 
 
+def mistral(tokenizer):
+    model = MistralForCausalLM(MistralConfig(vocab_size=512, num_hidden_layers=1, sliding_window=4096, **SIZES))
+    model.tokenizer_of = tokenizer
+    return model
+
+
 def test_packs_without_a_models_window_are_found_out(tiny_model, tmp_path, monkeypatch, capsys):
     """Though no row of the trial is as long as the window."""
-    model = MistralForCausalLM(MistralConfig(vocab_size=512, num_hidden_layers=1, sliding_window=4096, **SIZES))
-    model.tokenizer_of = tiny_model
+    model = mistral(tiny_model)
     assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is not None
     monkeypatch.setattr(attention, "windows", lambda config: [None])
     assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is None
     assert "packs would change its log-probabilities" in capsys.readouterr().out
     assert model.config.sliding_window == 4096
+
+
+@pytest.mark.parametrize("distributed", ["NO", "FSDP", "DEEPSPEED"])
+def test_windows_under_a_block_mask_take_trls_own_step(tiny_model, tmp_path, distributed, monkeypatch):
+    """On a GPU without FlashAttention 2, whose block mask has no windows; sharded weights are not tried at all."""
+    trainer = make_trainer(LeanGRPOTrainer, mistral(tiny_model), tmp_path)
+    monkeypatch.setattr(trainer, "kernel", attention.Kernel("sdpa", 2048, by_segment=False))
+    monkeypatch.setattr(trainer.accelerator.state, "distributed_type", getattr(DistributedType, distributed))
+    assert trial.misfit(trainer) == "on a GPU sliding windows in packs need FlashAttention 2"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers_runs import DEMO
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from grpo.data import sources
 from grpo.policy import answering
@@ -18,6 +19,11 @@ from train_grpo import EXEMPLARS
 COUNT = 16
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 SIZES = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, **HEADS}
+LOOPED = {
+    **SIZES, "num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1,
+    "layer_types": ["full_attention"] * 3, "recurrent_kv_cache_mode": "last_loop",
+}  # fmt: skip
+DORY = pytest.mark.skipif("dory" not in CONFIG_MAPPING_NAMES, reason="needs a newer transformers")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,7 @@ def test_greedy_completions_are_those_of_generate(batch_size, policy, tokenizer,
         ("qwen3", SIZES, False),
         ("gemma2", {**SIZES, "sliding_window": 8}, False),  # shorter than the prompts
         ("moshi", {**SIZES, "sliding_window": 8}, True),  # a window in its cache, but not in its masks
+        pytest.param("dory", LOOPED, True, marks=DORY),  # its loops read cached keys themselves
         ("bloom", {"vocab_size": 512, "hidden_size": 32, "n_layer": 2, "n_head": 4}, True),  # ALiBi, from the mask
     ],
 )
