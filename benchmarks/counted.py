@@ -57,7 +57,7 @@ from grpo.core.settings import Config
 from grpo.policy import memory
 from lean_grpo import attention, compiling, decoding, models, packing, wrappers
 from lean_grpo import sampling as sampler
-from lean_grpo.compiling import CompiledLayers
+from lean_grpo.compiling import TokenSteps
 from lean_grpo.packing import Row
 from train_grpo import HYPERPARAMETERS
 
@@ -364,14 +364,14 @@ def in_a_graph(model: Any, setting: str) -> tuple[int, int]:
     base = wrappers.base_of(model)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled="autocast" in setting)
     decoder = decoding.Decoder(base, str(models.cache_argument(base)), [2], 9, sampler.Sampling().draw)
-    layers = CompiledLayers(base, compiling.layers_of(base))
+    layers = TokenSteps(base, compiling.layers_of(base))
     torch._dynamo.reset()
     with torch.no_grad(), autocast, sampler.lent_weights(base):
         decoder.read([[5, 6, 7]], [0] * ROWS, 0)
         found = []
         for skipped in (False, True):
             Launches.found = 0
-            skip = layers.running(lambda layer, args, kwargs: args[0]) if skipped else contextlib.nullcontext()
+            skip = layers.running(lambda number, layer, args, kwargs: args[0]) if skipped else contextlib.nullcontext()
             with skip, Launches():
                 decoder._advance(fixed=True)
             found.append(Launches.found)

@@ -9,15 +9,18 @@ without windows (trial.py refuses them), and most of the work is masked.
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
+from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from lean_grpo import packing, wrappers
+from lean_grpo.compiling import OptimizerSteps, in_one_line, mark_dynamic
 from lean_grpo.models import computed_in, windows
 from lean_grpo.packing import Row
 
@@ -106,6 +109,7 @@ def score(
     packs: Sequence[Sequence[int]],
     width: int,
     device: torch.device,
+    layers: OptimizerSteps | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute log-probabilities of the completions' tokens, and entropies if the model's head returns them.
 
@@ -113,6 +117,7 @@ def score(
         model: a model on sdpa, after `register`, with TRL's fused head (`trl.trainer.utils.add_fused_lm_head`).
         packs: row numbers of each pack; an empty pack runs a dummy forward and adds zero.
         width: length of a row of the result.
+        layers: the model's, to compute by their compiled function where all of them take packs by FlashAttention 2.
 
     Returns:
         Both (rows, width), 0 for padding and for rows in no pack. A backward works even if all are 0.
@@ -127,14 +132,16 @@ def score(
         mask = (
             torch.ones(1, 1, 1, 0, dtype=torch.bool, device=device) if needless else packing.visible(pack)[None, None]
         )
-        output = model(
-            input_ids=pack.input_ids,
-            attention_mask=mask,
-            position_ids=pack.position_ids,
-            shift_labels=pack.labels,
-            fused_lm_head=True,
-            **({"pack": segments} if kernel.by_segment else {}),
-        )
+        compiled = layers.running(_compiled(layers, segments)) if layers and needless and keys else nullcontext()
+        with compiled:
+            output = model(
+                input_ids=pack.input_ids,
+                attention_mask=mask,
+                position_ids=pack.position_ids,
+                shift_labels=pack.labels,
+                fused_lm_head=True,
+                **({"pack": segments} if kernel.by_segment else {}),
+            )
         if len(segments.layers) == len(sliding):
             _WITHOUT_MASK.add(model)
         outputs = (values[0] for values in (output.log_probs, output.entropy) if values is not None)
@@ -146,6 +153,31 @@ def score(
         for values in zip(*scored, strict=True)
     ]
     return filled[0], filled[1] if len(filled) > 1 else None
+
+
+def _compiled(layers: OptimizerSteps, segments: "Segments") -> Callable[..., Any]:
+    """Return what computes a layer of a pack: the compiled function, or the layer as it is where that fails."""
+    assert segments.keys and segments.attend
+    keys, longest = segments.keys, next_power_of_two(max(segments.keys.longest_q, segments.keys.longest_k))
+    keys = replace(keys, longest_q=longest, longest_k=longest)  # bounds: each other number would be compiled anew
+    for tensor in (keys.index, keys.ends_q, keys.ends_k):
+        mark_dynamic(tensor, 0)
+    views = {window: View(keys, segments.attend, window) for window in segments.windows}
+
+    def run(number: int, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if layers.base not in layers.refused:
+            for tensor in tree_leaves((args, {**kwargs, "pack": None})):
+                if isinstance(tensor, torch.Tensor) and tensor.ndim in (2, 3):
+                    mark_dynamic(tensor, 1)
+            try:
+                return layers.function(layer, args, {**kwargs, "pack": views[segments.windows[number]]})
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # a compiler may fail in its own way
+                layers.refuse(layers.base, in_one_line(error))
+        return type(layer).forward(layer, *args, **kwargs)
+
+    return run
 
 
 # Models whose layers all take `pack`, so that none reads the mask (T × T, a gigabyte at 32,000 positions). They get a
@@ -169,6 +201,15 @@ class Segments:
         return self.windows[attention.layer_idx] if any(self.windows) else None
 
 
+@dataclass(frozen=True)
+class View:
+    """A pack's segments as a compiled layer sees them."""
+
+    keys: packing.Keys
+    attend: Callable[..., Any]
+    window: int | None
+
+
 def _sdpa(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -177,7 +218,7 @@ def _sdpa(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    pack: Segments | None = None,
+    pack: Segments | View | None = None,
     grouped: bool = False,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -206,12 +247,14 @@ def _sdpa(
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     if wanted := [name for name in NOT_HERE if kwargs.get(name) is not None]:
         raise ValueError(f"attention in packs has no {wanted[0]}")
-    pack.layers.add(module)
-    window = pack.window_of(module)
-    if pack.keys is None or pack.attend is None:
-        return _one_by_one(query, key, value, dropout, scaling, pack, window), None
+    if isinstance(pack, Segments):
+        pack.layers.add(module)
+        window = pack.window_of(module)
+        if pack.keys is None or pack.attend is None:
+            return _one_by_one(query, key, value, dropout, scaling, pack, window), None
+        pack = View(pack.keys, pack.attend, window)
     # under autocast, float32 rotary positions make queries and keys float32; round them, as sdpa would
-    keys, dtype = pack.keys, computed_in(query)
+    keys, dtype, window = pack.keys, computed_in(query), pack.window
     parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
     parts[1:] = [_Gather.apply(tensor, keys.index) for tensor in parts[1:]]
     ends = keys.ends_q, keys.ends_k, keys.longest_q, keys.longest_k
@@ -272,3 +315,7 @@ class _Gather(torch.autograd.Function):
         wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         summed = wide.new_zeros(ctx.length, *gradient.shape[1:]).index_add_(0, index, wide)
         return summed.to(gradient.dtype), None
+
+
+def next_power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()

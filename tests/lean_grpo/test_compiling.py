@@ -18,20 +18,20 @@ from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM
 
 from lean_grpo import attention, compiling, decoding, models, sampling
-from lean_grpo.compiling import CompiledLayers
+from lean_grpo.compiling import TokenSteps
 from lean_grpo.sampling import Sampling, complete
 
 PROMPTS = 3 * [[9, 8, 7, 6, 5], [9, 8, 7, 6, 5, 4, 3, 4, 5, 6], [9, 8, 7, 1]]
-NOT_COMPILED = "note: decoder layers are not compiled: "
+NOT_COMPILED = "note: layers are not compiled for token steps: "
 
 
 @pytest.fixture(autouse=True)
 def fake_gpu(monkeypatch):
     monkeypatch.setattr(decoding.Graphs, "verdicts", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(CompiledLayers, "refused", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(CompiledLayers, "planned", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(CompiledLayers, "verified", weakref.WeakSet())
-    monkeypatch.setattr(CompiledLayers, "backend", "eager")
+    monkeypatch.setattr(TokenSteps, "refused", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(TokenSteps, "planned", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(TokenSteps, "verified", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(TokenSteps, "backend", "eager")
     monkeypatch.setattr(decoding, "ROOM", 8)
     torch._dynamo.reset()
     counters.clear()
@@ -56,7 +56,7 @@ def rollouts(model, autocast=False):
 
 def plain_and_compiled(model, base=None, **given):
     plain = rollouts(model, **given)
-    CompiledLayers.planned[base or model] = compiling.WORTH
+    TokenSteps.planned[base or model] = TokenSteps.worth
     return plain, rollouts(model, **given)
 
 
@@ -66,7 +66,7 @@ def test_all_layers_share_one_graph(name, capsys):
     model = exactness.toy(name)
     plain, compiled = plain_and_compiled(model)
     assert compiled == plain and counters["stats"]["unique_graphs"] == 1
-    assert model in CompiledLayers.verified and not capsys.readouterr().out
+    assert model in TokenSteps.verified and not capsys.readouterr().out
 
 
 @pytest.mark.parametrize("numbers", ["float32", "bfloat16", "autocast"])
@@ -76,24 +76,24 @@ def test_an_adapter_is_part_of_the_compiled_layer(numbers):
     adapter = LoraConfig(target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=False, lora_dropout=0.5)
     model = get_peft_model(base, adapter)
     plain, compiled = plain_and_compiled(model, base, autocast=numbers == "autocast")
-    assert compiled == plain and counters["stats"]["unique_graphs"] == 1 and base in CompiledLayers.verified
+    assert compiled == plain and counters["stats"]["unique_graphs"] == 1 and base in TokenSteps.verified
 
 
 def test_weights_that_change_in_place_are_followed():
     model = demo()
-    CompiledLayers.planned[model] = compiling.WORTH
+    TokenSteps.planned[model] = TokenSteps.worth
     first = rollouts(model)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.1)
     changed = rollouts(model)
-    CompiledLayers.planned.clear()
+    TokenSteps.planned.clear()
     assert first != changed == rollouts(model) and counters["stats"]["unique_graphs"] == 1
 
 
 def test_few_token_steps_are_not_worth_compiling(capsys):
     model = demo()
-    CompiledLayers.planned[model] = 40 * 30
+    TokenSteps.planned[model] = 40 * 30
     rollouts(model)
     assert capsys.readouterr().out == f"{NOT_COMPILED}1,200 token steps would take less time than compiling\n"
     assert decoding.Graphs.verdicts[model] == "" and not counters["stats"]
@@ -145,23 +145,23 @@ def test_what_cannot_be_compiled_is_replayed_as_it_is(backend, change, reason, f
     model = demo()
     for layer in model.model.layers if change else ():
         change(layer)
-    monkeypatch.setattr(CompiledLayers, "backend", staticmethod(backend) if callable(backend) else backend)
+    monkeypatch.setattr(TokenSteps, "backend", staticmethod(backend) if callable(backend) else backend)
     plain, compiled = plain_and_compiled(model)
     said = capsys.readouterr().out
     assert compiled == plain and said.startswith(NOT_COMPILED + reason) and said.count("\n") == 1
-    assert decoding.Graphs.verdicts[model] == "" and model not in CompiledLayers.verified
+    assert decoding.Graphs.verdicts[model] == "" and model not in TokenSteps.verified
     assert not any("forward" in vars(layer) for layer in compiling.layers_of(model))
 
 
 @pytest.mark.slow
 def test_a_compiled_step_has_the_next_tokens_of_a_plain_one():
     """By the real compiler, in C++."""
-    for dtype, most in ((torch.float32, 1e-6), (torch.bfloat16, decoding.LIMIT / 4)):
+    for dtype, most in ((torch.float32, 1e-6), (torch.bfloat16, decoding.LIMIT_ROUNDED / 4)):
         model = demo(dtype)
         attention.register()
         decoder = decoding.Decoder(model, str(models.cache_argument(model)), [2], 20, Sampling().draw)
-        layers = CompiledLayers(model, compiling.layers_of(model))
-        layers.function = torch.compile(compiling._forward, fullgraph=True)
+        layers = TokenSteps(model, compiling.layers_of(model))
+        layers.function = torch.compile(TokenSteps.forward, fullgraph=True)
         with torch.no_grad():
             decoder.read([[5, 6, 7], [8, 9]], [0, 1, 0, 1], 0)
             for _ in range(12):

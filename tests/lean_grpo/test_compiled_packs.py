@@ -1,0 +1,155 @@
+"""Packs by compiled layers: one graph for all layers and packs, forward and backward, and what packs give without.
+
+FlashAttention 2 is a stand-in: an operation of its own, so that Dynamo does not look into it, with a gradient.
+"""
+
+import logging
+
+import pytest
+import torch
+from helpers_runs import DEMO
+from peft import LoraConfig, get_peft_model
+from torch._dynamo.utils import counters
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl.trainer.utils import add_fused_lm_head
+
+from lean_grpo import attention, compiling, packing, wrappers
+from lean_grpo.attention import Kernel
+from lean_grpo.compiling import OptimizerSteps
+
+CPU, WIDTH = torch.device("cpu"), 9
+
+
+def by_segment(query, key, value, ends_q, ends_k, scaling, before):
+    outputs = []
+    for segment in range(len(ends_q) - 1):
+        q, k, v = (
+            tensor[ends[segment] : ends[segment + 1]].repeat_interleave(query.shape[1] // tensor.shape[1], 1)
+            for tensor, ends in ((query, ends_q.tolist()), (key, ends_k.tolist()), (value, ends_k.tolist()))
+        )
+        seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+        if before >= 0:
+            seen.triu_(len(k) - len(q) - before)
+        scores = torch.einsum("qhd,khd->hqk", q, k).float() * scaling
+        outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1).to(v.dtype), v))
+    return torch.cat(outputs)
+
+
+@torch.library.custom_op("lean_grpo_tests::attend", mutates_args=())
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends_q: torch.Tensor, ends_k: torch.Tensor,
+    longest_q: int, longest_k: int, scaling: float, before: int,
+) -> torch.Tensor:  # fmt: skip
+    assert longest_q >= ends_q.diff().max() and longest_k >= ends_k.diff().max()
+    return by_segment(query, key, value, ends_q, ends_k, scaling, before)
+
+
+@attend.register_fake
+def _(query, *others):
+    return torch.empty_like(query)
+
+
+@torch.library.custom_op("lean_grpo_tests::attend_backward", mutates_args=())
+def backward(
+    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends_q: torch.Tensor,
+    ends_k: torch.Tensor, scaling: float, before: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    with torch.enable_grad():
+        parts = [tensor.detach().requires_grad_() for tensor in (query, key, value)]
+        return torch.autograd.grad(by_segment(*parts, ends_q, ends_k, scaling, before), parts, gradient)
+
+
+@backward.register_fake
+def _(gradient, query, key, value, *others):
+    return tuple(torch.empty_like(tensor) for tensor in (query, key, value))
+
+
+def setup_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:5])
+    ctx.numbers = inputs[7:]
+
+
+attend.register_autograd(
+    lambda ctx, gradient: (*backward(gradient.contiguous(), *ctx.saved_tensors, *ctx.numbers), *[None] * 6),
+    setup_context=setup_context,
+)
+FLASH = Kernel("FlashAttention 2", 8192, attend)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    attention.register()
+    for name in ("planned", "refused", "verified"):
+        monkeypatch.setattr(OptimizerSteps, name, compiling.Models())
+    monkeypatch.setattr(OptimizerSteps, "backend", "aot_eager")
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)  # a line for each step of tracing
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def make_model(name="demo", dtype=torch.float32, adapter=False):
+    torch.manual_seed(0)
+    if name == "demo":
+        model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=dtype)
+    else:
+        sizes = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}
+        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3}
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes, sliding_window=3), dtype=dtype)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    if adapter:
+        targets = ["q_proj", "v_proj", "down_proj"]
+        model = get_peft_model(model, LoraConfig(target_modules=targets, init_lora_weights=False))
+        model.enable_input_require_grads()
+    return model.train()
+
+
+ROWS = [
+    (tuple(range(5 + prompt, 9 + prompt)), tuple(range(20 + number, 20 + number + 1 + (3 * number + prompt) % 8)))
+    for prompt in range(4)
+    for number in range(3)
+]
+
+
+def scored(model, layers, chosen, autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        return attention.score(model, FLASH, ROWS, chosen, WIDTH, CPU, layers)
+
+
+def values_and_gradients(model, layers, autocast=False):
+    """Of rollouts that are divided differently, so that packs have many lengths and numbers of segments."""
+    found = []
+    for pack_tokens in (40, 21, 11):
+        model.zero_grad()
+        values, entropies = scored(model, layers, packing.make_packs(ROWS, pack_tokens), autocast)
+        weights = torch.linspace(-1, 1, values.numel()).view_as(values)
+        (values * weights).sum().backward()
+        gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+        found += [values.detach(), entropies.detach(), *gradients]
+    return found
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("name", "adapter", "autocast"),
+    [
+        ("demo", False, False),
+        ("demo", True, False),
+        ("demo", True, True),
+        ("llama", False, False),
+        ("qwen3", False, False),
+    ],
+)
+def test_all_packs_share_one_graph(name, adapter, autocast, checkpointing, capsys):
+    model = make_model(name, adapter=adapter)
+    base = wrappers.base_of(model)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    plain = values_and_gradients(model, None, autocast)  # after it the model needs no mask
+    OptimizerSteps.planned[base] = OptimizerSteps.worth
+    compiled = values_and_gradients(model, OptimizerSteps.of(base), autocast)
+    print(counters["stats"], OptimizerSteps.refused.get(base))
+    for one, other in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2 if autocast else 1e-4, atol=1e-2 if autocast else 1e-5)
+    assert counters["stats"]["unique_graphs"] == 1 and base not in OptimizerSteps.refused
