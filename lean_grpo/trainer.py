@@ -47,7 +47,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
-from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, ties, trial, wrappers
+from lean_grpo import attention, gpu, micro_batches, norms, packing, sampling, sharding, ties, trial, wrappers
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
@@ -112,6 +112,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if why and not self.use_vllm:
             self._say(f"note: model.generate samples the rollouts, because {why}")
         self._samples_by_generate = why is not None or trial.others_write(self)
+        models = [one for one in (self.model, self.ref_model) if one is not None]
         reason = trial.reason_against_packing(self) if packed else None
         if packed and reason is None:
             base = wrappers.base_of(model)
@@ -121,9 +122,12 @@ class LeanGRPOTrainer(GRPOTrainer):
             # a mask of T × T would cost more than a prompt's copies
             self._packs_grow = pack_tokens is None and self.kernel.by_segment
             attention.register()
+            if norms.fits(self.accelerator.device):
+                norms.replace(*models)
             reason = trial.misfit(self)
         if reason is not None:
             self.kernel = self.pack_tokens = None
+            norms.restore(*models)
             self._say(f"note: the training step is TRL's own, with its padding: {reason}")
         if self.kernel is None:
             return
@@ -280,7 +284,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         return total
 
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Like TRL's, but losses are logged after the backward: each metric waits until a GPU has done all its work."""
+        """Like TRL's, but log losses after the backward, since each metric waits until a GPU has done all its work."""
         loss = super().training_step(model, *args, **kwargs)
         if self._all_computed is not None:
             start = time.perf_counter()

@@ -175,7 +175,7 @@ def test_a_packs_loss_waits_for_a_gpu_in_trls_head_only(tiny_model, tmp_path, mo
 
 @pytest.mark.parametrize("of_a_rollout", [4, 2], ids=["a plan a step", "two plans a step"])
 def test_losses_are_logged_after_the_last_backward(tiny_model, tmp_path, of_a_rollout):
-    """TRL's metrics wait for a GPU, which would have nothing to do in the meantime. Stock's step time includes them."""
+    """TRL's metrics wait for a GPU, which would have nothing to do then. As in stock, a step's time includes them."""
     options = {"gradient_accumulation_steps": 4, "steps_per_generation": of_a_rollout, "max_steps": 2}
     trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 30}, **options)
     did, backward, log_losses = [], trainer.accelerator.backward, trainer._log_losses
