@@ -91,7 +91,7 @@ def test_in_float64_the_kernel_equals_the_norm(kind, monkeypatch):
 @pytest.mark.parametrize("dtype", norms.SMALL_FORMATS)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_in_16_bits_the_kernel_is_no_further_from_exact(kind, dtype, autocast):
-    """And so are its gradients; the format stays, also under autocast, which would run the kernel in float32."""
+    """And so are its gradients; the format stays."""
     module, (numbers, gradient) = norm(kind, dtype), torch.randn(2, 50, 7, 64).to(dtype)
     with Wide():
         exact = computed(copy.deepcopy(module).double(), numbers, gradient, torch.float64)
@@ -104,16 +104,36 @@ def test_in_16_bits_the_kernel_is_no_further_from_exact(kind, dtype, autocast):
         assert (other - exactly).norm() <= 1.02 * (one - exactly).norm()
 
 
-def test_float32_is_computed_as_before():
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_float32_is_computed_as_before(kind, weights, monkeypatch):
     """Weights in float32 under autocast, or numbers in float32."""
+    module = norm(kind, weights)
+    norms.replace(module)
+    assert replaced(module)
+    monkeypatch.setattr(norms, "rms_norm", None)
+    formats = [torch.float32] if weights == torch.bfloat16 else [torch.float32, torch.bfloat16, torch.float16]
+    for dtype in formats:
+        numbers = torch.randn(5, 64).to(dtype)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(module(numbers), kind.forward(module, numbers))
+
+
+def test_the_kernel_runs_outside_autocast(monkeypatch):
+    """CUDA's would run it in float32; the CPU's does not know it."""
+    found, plain = [], norms.rms_norm
+
+    def noting(*given):
+        found.append(torch.is_autocast_enabled("cpu"))
+        return plain(*given)
+
     for kind in KINDS:
-        for weights, given in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), 2 * (torch.float32,)):
-            module, numbers = norm(kind, weights), torch.randn(5, 64).to(given)
-            with torch.autocast("cpu", torch.bfloat16):
-                before = module(numbers)
-                norms.replace(module)
-                after = module(numbers)
-            assert replaced(module) and after.dtype == before.dtype and torch.equal(after, before)
+        norms.replace(module := norm(kind))
+        monkeypatch.setattr(norms, "rms_norm", noting)
+        with torch.autocast("cpu", torch.bfloat16):
+            module(torch.randn(5, 64).bfloat16())
+        monkeypatch.undo()
+    assert found == [False] * 3
 
 
 class InFloat32(LlamaRMSNorm):
