@@ -127,9 +127,9 @@ class LeanGRPOTrainer(GRPOTrainer):
             reason = trial.misfit(self)
         if reason is not None:
             self.kernel = self.pack_tokens = None
-            norms.restore(*models)
             self._say(f"note: the training step is TRL's own, with its padding: {reason}")
         if self.kernel is None:
+            norms.restore(*models)  # another trainer of this model may have replaced them, too
             return
         known = self.loss_type in micro_batches.KNOWN
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled

@@ -236,9 +236,10 @@ def test_layers_share_one_compilation(kind, own):
 
 
 def trainer_on_gpu(monkeypatch, tiny_model, tmp_path, **options):
-    """A trainer in bfloat16 that takes the CPU for a GPU."""
+    """A trainer in bfloat16 that takes the CPU for a GPU, as another one of this model has done."""
     monkeypatch.setattr(norms, "fits", lambda device: True)
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="bfloat16")
+    norms.replace(model)
     return make_trainer(LeanGRPOTrainer, model, tmp_path, **options)
 
 
