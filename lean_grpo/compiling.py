@@ -15,6 +15,8 @@ import torch
 from accelerate import PartialState
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lean_grpo import norms
+
 SETTINGS = {
     "allow_unspec_int_on_nn_module": True,  # a layer's number is no constant
     "recompile_limit": 64,  # of all models of the process; a kind of layer takes one or two
@@ -121,7 +123,7 @@ def reason_against(layers: Sequence[torch.nn.Module]) -> str | None:
     if not layers or [_number_of(layer) for layer in layers] != list(range(len(layers))):
         return "the model's layers are not numbered"
     inside = [module for layer in layers for module in layer.modules()]
-    if any("forward" in vars(module) for module in inside):
+    if any("forward" in vars(module) and not norms.is_replaced(module) for module in inside):
         return "another library has replaced their forward"
     if any(module._forward_hooks or module._forward_pre_hooks for module in inside):
         return "they have hooks"  # Dynamo does not ask whether another layer has the same ones

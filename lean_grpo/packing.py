@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
@@ -194,9 +195,11 @@ class Pack:
     cells: torch.Tensor
 
 
-def to_device(device: torch.device | str, values: Sequence, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Copy values to a device asynchronously."""
-    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
+def to_device(device: torch.device | str, values: Sequence[int], dtype: torch.dtype = torch.long) -> torch.Tensor:
+    """Copy numbers to a device without waiting for it, which takes pinned memory."""
+    tensor = torch.from_numpy(np.array(values, np.int64)).to(dtype)  # torch takes three times as long to read a list
+    tensor = tensor.pin_memory() if torch.device(device).type == "cuda" else tensor
+    return tensor.to(device, non_blocking=True)
 
 
 def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu") -> Pack:
@@ -233,17 +236,18 @@ def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torc
         add([prompt[-1], *completion[:-1]], completion, len(prompt) - 1, holder[prompt])
     if not ids:
         add([0], [IGNORED], 0)
-    input_ids, position_ids, targets = (to_device(device, [values]) for values in (ids, positions, labels))
     scored = [position for position, label in enumerate(labels) if label != IGNORED]
-    scored_there, cells_there = (to_device(device, values, torch.long) for values in (scored, cells))
-    return Pack(input_ids, position_ids, targets, sizes, parents, scored_there, cells_there)
+    input_ids, position_ids, targets, *places = (
+        to_device(device, values) for values in (ids, positions, labels, scored, cells)
+    )
+    return Pack(input_ids[None], position_ids[None], targets[None], sizes, parents, *places)
 
 
 def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the number of each position's segment and of that segment's parent, both (T,)."""
-    device, sizes = pack.input_ids.device, torch.tensor(pack.sizes)
-    own = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    return own.to(device), torch.tensor(pack.parents)[own].to(device)
+    own = [segment for segment, size in enumerate(pack.sizes) for _ in range(size)]
+    device = pack.input_ids.device
+    return to_device(device, own), to_device(device, [pack.parents[segment] for segment in own])
 
 
 def visible(pack: Pack) -> torch.Tensor:

@@ -25,6 +25,7 @@ fails if one changes:
     _get_per_token_logps_and_entropies  test_exactness.py::test_every_loss_type_has_stock_gradients
     _metrics                            test_exactness.py::test_with_a_reference_model_all_metrics_are_stocks
     _entropy_bonus_enabled              test_exactness.py::test_losses_of_a_whole_micro_batch_keep_it_whole
+    _current_train_step_time            test_trainer.py::test_losses_are_logged_after_the_last_backward
     _step                               test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
     _buffered_inputs                    test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
     _attn_implementation                test_trial.py::test_models_that_packs_do_not_fit_take_trls_own_step
@@ -36,6 +37,7 @@ forward, and `unwrap_model_for_generation`.
 
 import contextlib
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -45,7 +47,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
-from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, ties, trial, wrappers
+from lean_grpo import attention, gpu, micro_batches, norms, packing, sampling, sharding, ties, trial, wrappers
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
@@ -94,6 +96,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._logged_values: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._one_pack: list[Row] | None = None
         self._plan: Plan | None = None
+        self._all_computed: Plan | None = None  # the plan, after its last micro-batch
         super().__init__(*args, **kwargs)
         sharding.shard(self.accelerator, self.model)
         if self.accelerator.device.type == "cuda":
@@ -109,6 +112,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if why and not self.use_vllm:
             self._say(f"note: model.generate samples the rollouts, because {why}")
         self._samples_by_generate = why is not None or trial.others_write(self)
+        models = [one for one in (self.model, self.ref_model) if one is not None]
         reason = trial.reason_against_packing(self) if packed else None
         if packed and reason is None:
             base = wrappers.base_of(model)
@@ -118,11 +122,14 @@ class LeanGRPOTrainer(GRPOTrainer):
             # a mask of T × T would cost more than a prompt's copies
             self._packs_grow = pack_tokens is None and self.kernel.by_segment
             attention.register()
+            if norms.fits(self.accelerator.device):
+                norms.replace(*models)
             reason = trial.misfit(self)
         if reason is not None:
             self.kernel = self.pack_tokens = None
             self._say(f"note: the training step is TRL's own, with its padding: {reason}")
         if self.kernel is None:
+            norms.restore(*models)  # another trainer of this model may have replaced them, too
             return
         known = self.loss_type in micro_batches.KNOWN
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
@@ -256,6 +263,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         last pack are already backpropagated on return.
         """
         plan, turn = self._planned(inputs) if self.model.training and not return_outputs else (None, 0)
+        self._all_computed = None
         if plan is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         packs = plan.packs_of_micro_batch[turn]
@@ -272,8 +280,21 @@ class LeanGRPOTrainer(GRPOTrainer):
                     loss = loss.detach()
             total = total + loss
         if turn + 1 == len(plan.packs_of_micro_batch):
-            self._log_losses(model, plan)
+            self._all_computed = plan
         return total
+
+    def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Like TRL's, but log losses after the backward, since each metric waits until a GPU has done all its work."""
+        loss = super().training_step(model, *args, **kwargs)
+        if self._all_computed is not None:
+            start = time.perf_counter()
+            self._log_losses(model, self._all_computed)
+            seconds = time.perf_counter() - start
+            if self._current_train_step_time:  # the optimizer step goes on
+                self._current_train_step_time += seconds
+            else:
+                self._metrics["train"]["step_time"][-1] += seconds
+        return loss
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
         """Return (plan, index of these inputs in it), or (None, 0) if TRL's own loss has to be computed."""
@@ -383,7 +404,11 @@ class LeanGRPOTrainer(GRPOTrainer):
 
 
 class _LocalAccelerator:
-    """An accelerator that does not communicate with other processes."""
+    """An accelerator that neither communicates with other processes nor waits for the device.
+
+    TRL's loss gathers and reduces its metrics only. Those of a pack are thrown away, but TRL would read each of them
+    and wait for the GPU. So it gets NaN on the CPU, which would show if it were part of a loss.
+    """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -392,7 +417,7 @@ class _LocalAccelerator:
         return getattr(self._accelerator, name)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
+        return torch.full(tensor.shape, math.nan)
 
     def reduce(self, tensor: torch.Tensor, reduction: str = "sum") -> torch.Tensor:
-        return tensor
+        return torch.full(tensor.shape, math.nan)

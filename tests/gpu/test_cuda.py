@@ -6,19 +6,22 @@ In half a minute: python -m pytest -n 0 tests/gpu
 import importlib.util
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from helpers_runs import DEMO, flags
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from trl import GRPOTrainer
 
 import train_grpo
 from grpo.policy.answering import Policy, end_tokens
 from grpo.training.run_trainer import RunTrainer
-from lean_grpo import LeanGRPOTrainer, attention, gpu, sampling
+from lean_grpo import LeanGRPOTrainer, attention, gpu, norms, sampling
 from lean_grpo.decoding import Graphs
 from lean_grpo.sampling import Sampling
 
@@ -72,6 +75,54 @@ def test_packs_have_trls_gradient_in_bf16(asked, build, tmp_path):
     assert trainer.kernel is not None and trainer.kernel.name == f"FlashAttention 2 ({package})"
     assert largest_difference(exact, lean) < max(0.05, 2 * largest_difference(exact, stock))
     assert 0 < largest_difference(stock, lean) < 0.1
+
+
+class Operations(TorchDispatchMode):
+    """Lists operations by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("width", [64, 896, 4096])
+def test_a_norm_is_one_kernel_with_the_exact_gradient(width):
+    """Under autocast, too; as near to float64 as 16 bits allow."""
+    norm = LlamaRMSNorm(width, eps=1e-6).to("cuda", torch.bfloat16)
+    torch.nn.init.normal_(norm.weight)
+    norms.replace(norm)
+    numbers, gradient = torch.randn(2, 1, 3000, width, dtype=torch.bfloat16, device="cuda")
+    numbers.requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16), Operations() as forward:
+        found = norm(numbers)
+    assert [name for name in forward.names if name != "detach"] == ["_fused_rms_norm"]
+    wide, weight = (part.detach().double().requires_grad_() for part in (numbers, norm.weight))
+    exact = torch.nn.functional.rms_norm(wide, (width,), weight, 1e-6)
+    found = [found, *torch.autograd.grad(found, [numbers, norm.weight], gradient)]
+    for one, other in zip([exact, *torch.autograd.grad(exact, [wide, weight], gradient.double())], found, strict=True):
+        assert other.dtype == torch.bfloat16 and (one - other).norm() < 2**-8 * one.norm()
+
+
+def test_a_packs_loss_waits_in_trls_head_only(tmp_path):
+    """And a run's norms are the kernel."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.bfloat16)
+    settings = {"use_cpu": False, "bf16": True, "reward": rewards_by_sum}
+    _, _, trainer = trained(LeanGRPOTrainer, model, tmp_path, **settings)
+    assert "forward" in vars(trainer.model.model.norm)
+    rows = [row for turn in trainer._plan.packs_of_micro_batch for rows, _ in turn for row in rows]
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer._loss_of(trainer.model, trainer._plan, rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    waits = [warning for warning in caught if "synchronizing" in str(warning.message)]
+    assert waits and {Path(warning.filename).parts[-3:] for warning in waits} == {("trl", "trainer", "utils.py")}
 
 
 def test_without_flash_attention_2_packs_are_exact(tmp_path):

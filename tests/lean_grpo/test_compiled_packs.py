@@ -20,19 +20,17 @@ from lean_grpo.compiling import OptimizerSteps
 CPU, WIDTH = torch.device("cpu"), 9
 
 
-def by_segment(query, key, value, ends_q, ends_k, scaling, before):
-    outputs = []
+def segments(query, key, value, ends_q, ends_k, scaling, before):
+    """Of each segment: its slices of queries and keys, the queries, keys and values of its heads, and the weights."""
+    groups = query.shape[1] // key.shape[1]
     for segment in range(len(ends_q) - 1):
-        q, k, v = (
-            tensor[ends[segment] : ends[segment + 1]].repeat_interleave(query.shape[1] // tensor.shape[1], 1)
-            for tensor, ends in ((query, ends_q.tolist()), (key, ends_k.tolist()), (value, ends_k.tolist()))
-        )
+        of_q, of_k = (slice(*ends[segment : segment + 2].tolist()) for ends in (ends_q, ends_k))
+        q, k, v = query[of_q], key[of_k].repeat_interleave(groups, 1), value[of_k].repeat_interleave(groups, 1)
         seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
         if before >= 0:
             seen.triu_(len(k) - len(q) - before)
-        scores = torch.einsum("qhd,khd->hqk", q, k).float() * scaling
-        outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1).to(v.dtype), v))
-    return torch.cat(outputs)
+        scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * scaling
+        yield of_q, of_k, q.float(), k.float(), v.float(), scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
 @torch.library.custom_op("lean_grpo_tests::attend", mutates_args=())
@@ -41,7 +39,10 @@ def attend(
     longest_q: int, longest_k: int, scaling: float, before: int,
 ) -> torch.Tensor:  # fmt: skip
     assert longest_q >= ends_q.diff().max() and longest_k >= ends_k.diff().max()
-    return by_segment(query, key, value, ends_q, ends_k, scaling, before)
+    output = torch.empty_like(query)
+    for of_q, _, _, _, v, weights in segments(query, key, value, ends_q, ends_k, scaling, before):
+        output[of_q] = torch.einsum("hqk,khd->qhd", weights, v).to(output.dtype)
+    return output
 
 
 @attend.register_fake
@@ -54,9 +55,16 @@ def backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends_q: torch.Tensor,
     ends_k: torch.Tensor, scaling: float, before: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    with torch.enable_grad():
-        parts = [tensor.detach().requires_grad_() for tensor in (query, key, value)]
-        return torch.autograd.grad(by_segment(*parts, ends_q, ends_k, scaling, before), parts, gradient)
+    outputs = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in (query, key, value)]
+    for of_q, of_k, q, k, v, weights in segments(query, key, value, ends_q, ends_k, scaling, before):
+        g = gradient[of_q].float()
+        of_weights = torch.einsum("qhd,khd->hqk", g, v)
+        of_scores = scaling * weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+        outputs[0][of_q] = torch.einsum("hqk,khd->qhd", of_scores, k)
+        for output, parts in ((outputs[1], (of_scores, q)), (outputs[2], (weights, g))):
+            by_head = torch.einsum("hqk,qhd->khd", *parts)
+            output[of_k] += by_head.unflatten(1, (key.shape[1], -1)).sum(2)
+    return tuple(output.to(query.dtype) for output in outputs)
 
 
 @backward.register_fake

@@ -3,16 +3,21 @@
 Its gradient is stock TRL's: test_exactness.py.
 """
 
+import time
 from pathlib import Path
 
 import pytest
+import torch
 import trl
 from helpers_trainer import PROMPTS, completions, largest_difference, make_trainer, no_group_lives, trained
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 from trl.chat_template_utils import add_response_schema
 
-from lean_grpo import LeanGRPOTrainer, attention, packing
+from lean_grpo import LeanGRPOTrainer, attention, micro_batches, packing
+from lean_grpo.decoding import Waits
 
 
 def shapes_of(model):
@@ -122,6 +127,91 @@ def test_the_micro_batches_of_a_step_are_planned_together(tiny_model, tmp_path):
     for step in (plans[:4], plans[4:]):
         assert len({id(plan) for plan, _ in step}) == 1 and len(step[0][0].batches) == 4
         assert sorted(map(len, step[0][0].packs_of_micro_batch)) == [0, 0, 0, 1]
+
+
+class WaitsForDevice(Waits):
+    """Counts waits as if these tensors, and all that is computed from them, were on a GPU."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.there = WeakIdKeyDictionary()
+        self.placed(tensors)
+
+    def placed(self, values):
+        self.there.update((leaf, True) for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+        return values
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(tensor in self.there for tensor in given):
+            return self.placed(super().__torch_dispatch__(func, types, args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"loss_type": kind} for kind in micro_batches.KNOWN),
+        {"loss_type": "grpo", "beta": 0.1, "off_policy_mask_threshold": 0.01, "delta": 1.5},
+        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    ],
+    ids=str,
+)
+def test_a_packs_loss_waits_for_a_gpu_in_trls_head_only(tiny_model, tmp_path, monkeypatch, options):
+    """And not for metrics that are thrown away. The head selects hidden states and labels by a mask.
+
+    Not seen here: by sequence TRL also copies a number of rows to the GPU for each metric.
+    """
+    _, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, **options)
+    monkeypatch.setattr("trl.trainer.utils._use_triton", lambda device: True)
+    plan, to_device = trainer._plan, packing.to_device
+    waits = WaitsForDevice([*trainer.model.parameters(), *plan.rows.values(), plan.log_probs, plan.entropies])
+    monkeypatch.setattr(packing, "to_device", lambda *given: waits.placed(to_device(*given)))
+    rows = [row for turn in plan.packs_of_micro_batch for rows, _ in turn for row in rows]
+    with waits:
+        trainer._loss_of(trainer.model, plan, rows)
+    assert waits.found == {"index": 2}
+
+
+@pytest.mark.parametrize("of_a_rollout", [4, 2], ids=["a plan a step", "two plans a step"])
+def test_losses_are_logged_after_the_last_backward(tiny_model, tmp_path, of_a_rollout):
+    """TRL's metrics wait for a GPU, which would have nothing to do then. As in stock, a step's time includes them."""
+    options = {"gradient_accumulation_steps": 4, "steps_per_generation": of_a_rollout, "max_steps": 2}
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 30}, **options)
+    did, backward, log_losses = [], trainer.accelerator.backward, trainer._log_losses
+
+    def slow(model, plan):
+        did.append("log")
+        time.sleep(0.2)
+        log_losses(model, plan)
+
+    trainer.accelerator.backward = lambda loss: did.append("backward") or backward(loss)
+    trainer._log_losses = slow
+    trainer.train()
+    plans = 2 * 4 // of_a_rollout
+    assert did.count("log") == plans and did[-1] == "log"
+    done = [len(part.split()) for part in " ".join(did).split("log")[:-1]]
+    assert min(done) >= of_a_rollout  # each micro-step's backward comes before
+    steps = [line["step_time"] for line in trainer.state.log_history if "step_time" in line]
+    assert len(steps) == 2 and min(steps) > 0.2 * plans / 2
+
+
+def test_a_step_that_failed_logs_nothing_in_the_next_one(tiny_model, tmp_path):
+    """As where too much memory was asked for, and the run goes on with less."""
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, gradient_accumulation_steps=1)
+    backward, logged = trainer.accelerator.backward, []
+    log_losses, trainer._log_losses = trainer._log_losses, lambda model, plan: logged.append(log_losses(model, plan))
+
+    def failing(loss):
+        trainer.accelerator.backward = backward
+        raise MemoryError
+
+    trainer.accelerator.backward = failing
+    with pytest.raises(MemoryError):
+        trainer.train()
+    assert not logged and not trainer._metrics["train"]["entropy"]
+    trainer.train()
+    assert len(logged) == 1
 
 
 def test_rows_are_divided_among_packs_once(tiny_model, tmp_path, monkeypatch):
