@@ -10,7 +10,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -158,11 +158,7 @@ def score(
 def _compiled(layers: OptimizerSteps, segments: "Segments") -> Callable[..., Any]:
     """Return what computes a layer of a pack: the compiled function, or the layer as it is where that fails."""
     assert segments.keys and segments.attend
-    keys, longest = segments.keys, next_power_of_two(max(segments.keys.longest_q, segments.keys.longest_k))
-    keys = replace(keys, longest_q=longest, longest_k=longest)  # bounds: each other number would be compiled anew
-    for tensor in (keys.index, keys.ends_q, keys.ends_k):
-        mark_dynamic(tensor, 0)
-    views = {window: View(keys, segments.attend, window) for window in segments.windows}
+    views = {window: View.of(segments.keys, segments.attend, window) for window in segments.windows}
 
     def run(number: int, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if layers.base not in layers.refused:
@@ -203,11 +199,26 @@ class Segments:
 
 @dataclass(frozen=True)
 class View:
-    """A pack's segments as a compiled layer sees them."""
+    """A pack's segments as a compiled layer sees them: tensors, and numbers that are the same for all packs.
 
-    keys: packing.Keys
+    Attributes:
+        lengths: tensors as long as the longest queries and keys: as a number each would be compiled anew.
+    """
+
+    index: torch.Tensor
+    ends_q: torch.Tensor
+    ends_k: torch.Tensor
+    lengths: tuple[torch.Tensor, torch.Tensor]
     attend: Callable[..., Any]
     window: int | None
+
+    @classmethod
+    def of(cls, keys: packing.Keys, attend: Callable[..., Any], window: int | None) -> "View":
+        one = keys.index[:1]
+        lengths = one.expand(keys.longest_q), one.expand(keys.longest_k)
+        for tensor in (keys.index, keys.ends_q, keys.ends_k, *lengths):
+            mark_dynamic(tensor, 0)
+        return cls(keys.index, keys.ends_q, keys.ends_k, lengths, attend, window)
 
 
 def _sdpa(
@@ -252,13 +263,12 @@ def _sdpa(
         window = pack.window_of(module)
         if pack.keys is None or pack.attend is None:
             return _one_by_one(query, key, value, dropout, scaling, pack, window), None
-        pack = View(pack.keys, pack.attend, window)
+        pack = View.of(pack.keys, pack.attend, window)
     # under autocast, float32 rotary positions make queries and keys float32; round them, as sdpa would
-    keys, dtype, window = pack.keys, computed_in(query), pack.window
-    parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
-    parts[1:] = [_Gather.apply(tensor, keys.index) for tensor in parts[1:]]
-    ends = keys.ends_q, keys.ends_k, keys.longest_q, keys.longest_k
-    return pack.attend(*parts, *ends, scaling=scaling, before=window - 1 if window else -1)[None], None
+    parts = [tensor[0].transpose(0, 1).to(computed_in(query)) for tensor in (query, key, value)]
+    parts[1:] = [_Gather.apply(tensor, pack.index) for tensor in parts[1:]]
+    ends = pack.ends_q, pack.ends_k, *(length.shape[0] for length in pack.lengths)
+    return pack.attend(*parts, *ends, scaling=scaling, before=pack.window - 1 if pack.window else -1)[None], None
 
 
 def _one_by_one(
@@ -315,7 +325,3 @@ class _Gather(torch.autograd.Function):
         wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         summed = wide.new_zeros(ctx.length, *gradient.shape[1:]).index_add_(0, index, wide)
         return summed.to(gradient.dtype), None
-
-
-def next_power_of_two(count: int) -> int:
-    return 1 << max(count - 1, 0).bit_length()

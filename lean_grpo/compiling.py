@@ -102,7 +102,7 @@ class TokenSteps(CompiledLayers):
 class OptimizerSteps(CompiledLayers):
     """Layers for packs, forward and backward (attention.py)."""
 
-    unit, worth = "optimizer steps", 300
+    unit, worth = "optimizer steps", 1_000  # compiling them, and their backward, takes longer
 
     @staticmethod
     def forward(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

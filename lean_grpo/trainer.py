@@ -39,7 +39,7 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, cast
 
 import torch
@@ -48,6 +48,7 @@ from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
 from lean_grpo import attention, gpu, micro_batches, norms, packing, sampling, sharding, ties, trial, wrappers
+from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
@@ -92,6 +93,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if pack_tokens is not None and pack_tokens < 1:
             raise ValueError(f"pack_tokens is {pack_tokens}; it has to be at least 1, or None")
         self.kernel: attention.Kernel | None = None
+        self._layers: OptimizerSteps | None = None  # compiled for packs
         self.pack_tokens: int | None = None
         self._logged_values: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._one_pack: list[Row] | None = None
@@ -99,9 +101,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._all_computed: Plan | None = None  # the plan, after its last micro-batch
         super().__init__(*args, **kwargs)
         sharding.shard(self.accelerator, self.model)
+        model = wrappers.unwrapped(self.model)
         if self.accelerator.device.type == "cuda":
             gpu.prepare(self.args.tf32)  # vLLM has just undone it
-        model = wrappers.unwrapped(self.model)
+        self._announce_steps()
         if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth replaces it
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
                 self.vllm_generation.sync_weights, model
@@ -125,6 +128,8 @@ class LeanGRPOTrainer(GRPOTrainer):
             if norms.fits(self.accelerator.device):
                 norms.replace(*models)
             reason = trial.misfit(self)
+            if reason is None and self.accelerator.device.type == "cuda":
+                self._compile()
         if reason is not None:
             self.kernel = self.pack_tokens = None
             self._say(f"note: the training step is TRL's own, with its padding: {reason}")
@@ -141,6 +146,33 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._skips_dead_rows = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
         self._say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.kernel.name}{whole}")
+
+    def _announce_steps(self) -> None:
+        """Say how many steps the run plans, which decides whether layers are compiled."""
+        args, base = self.args, wrappers.base_of(self.model)
+        micro_batches_of_rollout = self.num_iterations * cast(int, args.steps_per_generation)
+        steps = args.max_steps
+        if steps <= 0:
+            rows = len(self.train_dataset) if isinstance(self.train_dataset, Sized) else 0
+            completions = args.num_train_epochs * rows * cast(int, self.num_generations)
+            rollouts = completions / cast(int, args.generation_batch_size)
+            steps = int(rollouts * micro_batches_of_rollout / args.gradient_accumulation_steps)
+        OptimizerSteps.planned[base] = steps
+        if not self.use_vllm:
+            rollouts = steps * args.gradient_accumulation_steps // micro_batches_of_rollout
+            TokenSteps.planned[base] = rollouts * (self.max_completion_length or 0)
+
+    def _compile(self) -> None:
+        """Compute packs by compiled layers from now on, if that pays and agrees with TRL's padded rows, too."""
+        base = wrappers.base_of(self.model)
+        rounds = self.accelerator.mixed_precision in ("bf16", "fp16") or base.dtype != torch.float32
+        if not rounds or self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+            return  # float32 stays exact; with sharded weights nothing is tried at the start
+        self._layers = OptimizerSteps.of(base)
+        if self._layers and (reason := trial.misfit(self)):
+            OptimizerSteps.refuse(base, reason)
+        if base in OptimizerSteps.refused:
+            self._layers = None
 
     def _say(self, text: str) -> None:
         """Print a line in the main process only."""
@@ -400,7 +432,7 @@ class LeanGRPOTrainer(GRPOTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         assert self.kernel is not None
         with self.accelerator.autocast():
-            return attention.score(model, self.kernel, rows, packs, width, self.accelerator.device)
+            return attention.score(model, self.kernel, rows, packs, width, self.accelerator.device, self._layers)
 
 
 class _LocalAccelerator:

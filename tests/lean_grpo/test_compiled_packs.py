@@ -8,14 +8,15 @@ import logging
 import pytest
 import torch
 from helpers_runs import DEMO
+from helpers_trainer import make_trainer
 from peft import LoraConfig, get_peft_model
 from torch._dynamo.utils import counters
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from lean_grpo import attention, compiling, packing, wrappers
+from lean_grpo import LeanGRPOTrainer, attention, compiling, packing, wrappers
 from lean_grpo.attention import Kernel
-from lean_grpo.compiling import OptimizerSteps
+from lean_grpo.compiling import OptimizerSteps, TokenSteps
 
 CPU, WIDTH = torch.device("cpu"), 9
 
@@ -157,7 +158,71 @@ def test_all_packs_share_one_graph(name, adapter, autocast, checkpointing, capsy
     plain = values_and_gradients(model, None, autocast)  # after it the model needs no mask
     OptimizerSteps.planned[base] = OptimizerSteps.worth
     compiled = values_and_gradients(model, OptimizerSteps.of(base), autocast)
-    print(counters["stats"], OptimizerSteps.refused.get(base))
     for one, other in zip(plain, compiled, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-2 if autocast else 1e-4, atol=1e-2 if autocast else 1e-5)
-    assert counters["stats"]["unique_graphs"] == 1 and base not in OptimizerSteps.refused
+        assert (one - other).norm() <= (0.1 if autocast else 1e-5) * one.norm()
+    assert counters["stats"]["unique_graphs"] == 1 and not capsys.readouterr().out
+
+
+def failing(graph, inputs):
+    raise RuntimeError("Failed to find C compiler")
+
+
+@pytest.mark.parametrize("kind", ["no compiler", "few steps"])
+def test_packs_that_cannot_be_compiled_run_as_they_are(kind, monkeypatch, capsys):
+    model = make_model()
+    plain = values_and_gradients(model, None)
+    monkeypatch.setattr(OptimizerSteps, "backend", staticmethod(failing))
+    OptimizerSteps.planned[model] = 20 if kind == "few steps" else OptimizerSteps.worth
+    compiled = values_and_gradients(model, OptimizerSteps.of(model))
+    assert all(map(torch.equal, plain, compiled)) and not any("forward" in vars(layer) for layer in model.model.layers)
+    reasons = {
+        "few steps": "20 optimizer steps would take less time than compiling",
+        "no compiler": "BackendCompilerFailed: backend='failing' raised: RuntimeError: Failed to find C compiler",
+    }
+    said = capsys.readouterr().out
+    assert said.startswith(f"note: layers are not compiled for optimizer steps: {reasons[kind]}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_steps": 7},
+        {"max_steps": 7, "steps_per_generation": 4},
+        {"max_steps": -1, "num_train_epochs": 3},
+        {"max_steps": -1, "num_train_epochs": 3, "num_iterations": 2},
+        {"max_steps": -1, "num_train_epochs": 2, "gradient_accumulation_steps": 1, "steps_per_generation": 2},
+    ],
+    ids=str,
+)
+def test_the_plan_has_the_steps_and_rollouts_of_the_run(settings, tiny_model, tmp_path):
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, **settings)
+    sample, rollouts = trainer._generate_single_turn, []
+    trainer._generate_single_turn = lambda *given, **others: rollouts.append(1) or sample(*given, **others)
+    trainer.train()
+    assert OptimizerSteps.planned[trainer.model] == trainer.state.global_step
+    assert TokenSteps.planned[trainer.model] in range(
+        (len(rollouts) - 1) * trainer.max_completion_length, len(rollouts) * trainer.max_completion_length + 1
+    )
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_trainer_compiles_what_agrees_with_its_trial(agrees, tiny_model, tmp_path, monkeypatch, capsys):
+    """The gradient is that without; compiled layers that compute something else are not used."""
+    monkeypatch.setattr(attention, "kernel", lambda *given: FLASH)
+    monkeypatch.setattr(OptimizerSteps, "worth", 1)
+    if not agrees:
+        wrong = lambda graph, inputs: lambda *given: [1.5 * output for output in graph(*given)]  # noqa: E731
+        monkeypatch.setattr(OptimizerSteps, "backend", staticmethod(wrong))
+    changes = []
+    for compiled in (False, True):
+        trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, bf16=True)
+        if compiled:  # as on a GPU
+            trainer._compile()
+        before = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+        trainer.train()  # a step of SGD
+        changes.append(torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]) - before)
+    assert (counters["stats"]["unique_graphs"] > 0) and (trainer._layers is not None) is agrees
+    assert 0 <= (changes[0] - changes[1]).norm() <= 0.05 * changes[0].norm()
+    said = "note: layers are not compiled for optimizer steps: packs would change its log-probabilities"
+    assert (said in capsys.readouterr().out) is not agrees
