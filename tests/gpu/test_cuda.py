@@ -13,8 +13,9 @@ import pytest
 import torch
 from helpers_runs import DEMO, flags
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
+from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from trl import GRPOTrainer
 
@@ -22,6 +23,7 @@ import train_grpo
 from grpo.policy.answering import Policy, end_tokens
 from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer, attention, gpu, norms, sampling
+from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.decoding import Graphs
 from lean_grpo.sampling import Sampling
 
@@ -177,6 +179,47 @@ def test_replayed_steps_sample_what_eager_ones_do(build, tokenizer, capsys):
     assert torch.cuda.memory_allocated() - before < 2**20  # nothing of a rollout
     Graphs.verdicts[model] = "a test says so"
     assert replayed == [sampled(model, tokenizer), sampled(model, tokenizer, Sampling(temperature=1.5))]
+
+
+@pytest.mark.parametrize("numbers", ["float32", "bfloat16", "float32 under autocast"])
+@pytest.mark.parametrize("adapter", [False, True])
+@MODELS
+def test_compiled_layers_replay_and_change_no_weight(build, adapter, numbers, tokenizer, capsys):
+    base = model = build().to("cuda", torch.bfloat16 if numbers == "bfloat16" else torch.float32)
+    if adapter:
+        torch.manual_seed(0)
+        model = get_peft_model(base, LoraConfig(target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    before = [(weight.data_ptr(), weight.detach().clone()) for weight in model.parameters()]
+    with torch.autocast("cuda", torch.bfloat16, enabled=numbers.endswith("autocast")):
+        plain = sampled(model, tokenizer)
+        TokenSteps.planned[base] = TokenSteps.worth
+        compiled = [sampled(model, tokenizer), sampled(model, tokenizer)]
+        drawn = [sampled(model, tokenizer, Sampling(temperature=1.5)) for _ in range(2)]
+    assert base in TokenSteps.verified and not capsys.readouterr().out
+    assert compiled[0] == compiled[1] and drawn[0] == drawn[1]
+    same = [one == other for one, other in zip(plain, compiled[0], strict=True)]
+    assert all(same) if numbers == "float32" else sum(same) > len(same) / 2  # 16 bits round otherwise
+    for weight, (address, value) in zip(model.parameters(), before, strict=True):
+        assert weight.data_ptr() == address and torch.equal(weight, value)
+
+
+@MODELS
+def test_compiled_packs_have_trls_gradient_in_bf16(build, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(OptimizerSteps, "worth", 1)
+    settings = {"use_cpu": False, "reward": rewards_by_sum}
+    exact, _, _ = trained(GRPOTrainer, build(), tmp_path, **settings)
+    stock, _, _ = trained(GRPOTrainer, build(), tmp_path, bf16=True, **settings)
+    lean, _, trainer = trained(LeanGRPOTrainer, build(), tmp_path, bf16=True, **settings)
+    assert trainer._layers is not None and "not compiled for optimizer steps" not in capsys.readouterr().out
+    assert largest_difference(exact, lean) < max(0.05, 2 * largest_difference(exact, stock))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
+def test_4_bit_weights_are_replayed(tokenizer, capsys):
+    quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", quantization_config=quantized, device_map="cuda")
+    sampled(model, tokenizer)
+    assert Graphs.verdicts[model] == "" and not capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["waits", "refuses"])
