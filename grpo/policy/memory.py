@@ -168,8 +168,11 @@ def memory(
     quantized = model.load_in_4bit or model.load_in_8bit
     copies = 0.0 if quantized else float(shape.adapted * BYTES.get(str(model.dtype), 4))
     computed, sampler = training_step(shape, training, model, tokens), dict[str, float]()
+    number = forward_bytes(training, model)
+    if number < BYTES.get(str(model.dtype), 4) and not quantized:  # lent to a rollout (lean_grpo/sampling.py)
+        sampler = {"weights in 16 bits": float(number * shape.parameters)}
     if shards > 1:  # gathered to train: embeddings, two layers, the gradients of one; to sample: all weights
-        number, embedding = forward_bytes(training, model), shape.vocabulary * shape.hidden
+        embedding = shape.vocabulary * shape.hidden
         layer = (shape.parameters - embedding) / shape.layers
         computed += number * (embedding + 2 * layer) + (0 if shape.adapter else (number + 4) * layer)
         sampler = {"gathered weights": float(number * shape.parameters)}
@@ -185,7 +188,7 @@ def memory(
 def row_bytes(shape: Shape, training: GRPOConfig, model: ModelConfig, length: int) -> float:
     """Return the bytes of a row of this length while it is sampled: keys and values, and logits while it is drawn."""
     number, positions = forward_bytes(training, model), decoding.rounded_up(length, decoding.ALIGNED)
-    return float(positions * shape.layers * 2 * shape.key_value * number + shape.vocabulary * (number + 20))
+    return float(positions * shape.layers * 2 * shape.key_value * number + shape.vocabulary * (number + 16))
 
 
 def forward_bytes(training: GRPOConfig, model: ModelConfig) -> int:

@@ -97,6 +97,16 @@ def test_the_estimate_of_a_rollout_is_what_is_counted():
     assert estimated / 1e9 == pytest.approx(counted.rollout_peak(model_config), rel=0.3 if before else 0.1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_rollout_has_room_for_16_bit_weights(dtype):
+    """They are lent to it where autocast would cast float32 ones at each step."""
+    training, model = on_a_gpu(checkpointing=True)
+    model.dtype, training.max_completion_length = dtype, 10_000
+    parts = memory.memory(memory.shape(QWEN_15B), training, model, 640, 256, pack_tokens=8192)
+    lent = {"weights in 16 bits": 2.0 * 1_543_714_304} if dtype == "float32" else {}
+    assert "generation" in parts and {name: size for name, size in parts.items() if "16" in name} == lent
+
+
 def test_adamws_roots_and_vllms_copies_of_frozen_weights_count():
     config = counted.settings("--use_peft", "true", use_vllm=True, vllm_gpu_memory_utilization=0.9)
     rollouts = {"rollout_per_device": 64, "prompt_length": 256, "device_memory": 10**12}
