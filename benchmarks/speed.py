@@ -6,7 +6,8 @@
     python benchmarks/speed.py run -- --config demo    a whole run of train_grpo.py, with its start and evaluations
 
 On a CPU seconds are those of processor time, summed over threads, which other programs hardly change; on a GPU they
-are the clock's. Read the ratios.
+are the clock's. Read the ratios. `--ways` chooses the rows: stock TRL and ours, and ours with compiled layers, without
+CUDA graphs, with float32 weights, with LoRA, or with four times the completions. Compiling and the graphs need a GPU.
 
 step       rollouts of completions in groups of 8: lengths lognormal around 200 tokens, 3 % of them cut at 786, prompts
            of 20 to 120 tokens. A row for each side, seed and share of groups whose rewards differ ("live"). Seconds of
@@ -15,10 +16,11 @@ step       rollouts of completions in groups of 8: lengths lognormal around 200 
            6 N floating point operations for each useful token, where N counts the weights of all linear layers (of the
            head, too, which a prompt's tokens do not need), as a share of what multiplications by these layers' weights
            alone reach in the same process, at best. Memory: the peak above what was there before. Gradient: the first
-           step's norm. Each side has a process of its own
+           step's norm. Each way has a process of its own
 sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
-           sides draw other lengths: compare tokens a second. On a GPU ours has a second row, without CUDA graphs
-loop       the sides one after the other, each in a process of its own. Lengths as in sampling. Without the first step,
+           ways draw other lengths: compare tokens a second. A token step: a rollout's seconds divided by its longest
+           completion. The first rollout warms up; its seconds are those of the others and of compiling
+loop       the ways one after the other, each in a process of its own. Lengths as in sampling. Without the first step,
            which warms up; its length decides what buffers and packs there are, so take several steps
 run        two runs with the flags of train_grpo.py after `--`: with TRL's step and `generate`, and as they are. The
            phases are seconds of the clock, the whole run also processor time
@@ -36,9 +38,10 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -48,6 +51,7 @@ from unittest.mock import patch
 import common
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from rich.console import Console
 from rich.table import Table
 from transformers import (
@@ -65,6 +69,7 @@ from grpo.data import sources
 from grpo.policy.answering import end_tokens
 from grpo.task import prompts
 from lean_grpo import LeanGRPOTrainer, gpu
+from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.decoding import Graphs
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
@@ -81,7 +86,37 @@ RANDOM = {
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GROUP = 8  # completions of a prompt
 ROWS = 2048  # positions of the multiplications that peak is measured by
-TRAINERS: dict[str, type[GRPOTrainer]] = {"stock": GRPOTrainer, "ours": LeanGRPOTrainer}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train and sample; `rows` multiplies the completions of a rollout."""
+
+    trainer: type[GRPOTrainer] = LeanGRPOTrainer
+    compiled: bool = False
+    graphs: bool = True
+    dtype: str | None = None  # of the weights; None: as given
+    lora: bool = False
+    rows: int = 1
+
+    @contextmanager
+    def chosen(self) -> Iterator[None]:
+        """Compile layers, or not, whatever is planned; sample with CUDA graphs, or without."""
+        worth = 0 if self.compiled else sys.maxsize
+        graphs = nullcontext() if self.graphs else patch.object(Graphs, "of", return_value=None)
+        with patch.object(TokenSteps, "worth", worth), patch.object(OptimizerSteps, "worth", worth), graphs:
+            yield
+
+
+WAYS = {
+    "stock": Way(GRPOTrainer),
+    "ours": Way(),
+    "no graphs": Way(graphs=False),
+    "compiled": Way(compiled=True),
+    "compiled, float32 weights": Way(compiled=True, dtype="float32"),
+    "compiled, LoRA": Way(compiled=True, lora=True),
+    "compiled, 4 times the rows": Way(compiled=True, rows=4),
+}
 
 
 def clock() -> float:
@@ -152,7 +187,7 @@ def load_tokenizer(name: str) -> Any:
     return tokenizer
 
 
-def trainer_of(side: str, model: Any, tokenizer: Any, rows: list[dict], reward: Any, **settings: Any) -> Any:
+def trainer_of(way: Way, model: Any, tokenizer: Any, rows: list[dict], reward: Any, **settings: Any) -> Any:
     """A trainer that saves nothing."""
     if DEVICE == "cuda":
         gpu.prepare(True)  # as a run does
@@ -161,10 +196,11 @@ def trainer_of(side: str, model: Any, tokenizer: Any, rows: list[dict], reward: 
         disable_tqdm=True, logging_steps=1, max_grad_norm=1e9, lr_scheduler_type="constant", learning_rate=1e-6,
         gradient_checkpointing=False, shuffle_dataset=False, **settings,
     )  # fmt: skip
-    data = Dataset.from_list(rows)
-    return TRAINERS[side](
-        model=model, reward_funcs=reward, args=config, train_dataset=data, processing_class=tokenizer
-    )
+    adapter = LoraConfig(r=16, lora_alpha=64, target_modules="all-linear") if way.lora else None
+    return way.trainer(
+        model=model, reward_funcs=reward, args=config, train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer, peft_config=adapter,
+    )  # fmt: skip
 
 
 # --- The training step
@@ -206,10 +242,15 @@ def matmul_peak(model: Any) -> float:
 
 def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -> dict[str, float]:
     """Train on made-up rollouts, in a process of its own."""
+    with WAYS[side].chosen():
+        return _measure_step(WAYS[side], live, seed, given)
+
+
+def _measure_step(way: Way, live: float, seed: int, given: argparse.Namespace) -> dict[str, float]:
     before = peak_bytes()
-    model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
+    model, tokenizer = load_model(given.model, way.dtype or given.dtype), load_tokenizer(given.model)
     dice, asked = random.Random(seed), random.Random(-1 - seed)
-    groups = given.completions // given.group
+    groups = given.completions * way.rows // given.group
     dead = given.group * round((1 - live) * groups)  # the first completions of a rollout: their rewards are the same
     word = len(tokenizer(" pears", add_special_tokens=False)["input_ids"])
     rows = [
@@ -239,8 +280,8 @@ def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -
             computed.append(kwargs["input_ids"].numel())
 
     trainer = trainer_of(
-        side, model, tokenizer, rows, reward, per_device_train_batch_size=given.micro_batch, max_steps=given.steps,
-        gradient_accumulation_steps=given.completions // given.micro_batch, bf16=given.dtype == "bfloat16",
+        way, model, tokenizer, rows, reward, per_device_train_batch_size=given.micro_batch, max_steps=given.steps,
+        gradient_accumulation_steps=given.completions * way.rows // given.micro_batch, bf16=given.dtype == "bfloat16",
         max_completion_length=given.max_completion_length, num_generations=given.group,
     )  # fmt: skip
     trainer._generate_single_turn = sample
@@ -271,13 +312,15 @@ def step(given: argparse.Namespace) -> None:
     rows = []
     for live in given.live:
         for seed in given.seeds:
-            found = {side: in_own_process(measure_step, side, live, seed, given) for side in TRAINERS}
+            found = {side: in_own_process(measure_step, side, live, seed, given) for side in given.ways}
+            first = found[given.ways[0]]["seconds"] / WAYS[given.ways[0]].rows
             for side, one in found.items():
-                seconds, ratio = one["seconds"], found["stock"]["seconds"] / one["seconds"]
-                cells = [f"{seconds:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}"]
+                ratio = first * WAYS[side].rows / one["seconds"]
+                cells = [f"{one['seconds']:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}"]
                 cells += [f"{one['of peak']:.0%}", f"{one['memory']:,.0f}"]
                 rows.append([f"{live:.0%} live, seed {seed}: {side}", *cells, f"{one['gradient']:.6g}"])
-    print_table([given.model, "seconds", "ratio", "efficiency", "of peak", "memory, MB", "gradient"], rows)
+    headings = "seconds", "ratio a completion", "efficiency", "of peak", "memory, MB", "gradient"
+    print_table([given.model, *headings], rows)
 
 
 # --- Sampling
@@ -298,44 +341,39 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
 def sampling(given: argparse.Namespace) -> None:
     asked = sources.load_source(given.questions, setting="--questions")["train"][: given.completions // GROUP]
-    model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
-    end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
+    tokenizer = load_tokenizer(given.model)
     chats = [PROMPT_FORMATS["xml"].prompt(row["question"], EXEMPLARS[:1]) for row in asked]
     ids = [prompt for prompt in prompts.tokenized(chats, tokenizer) for _ in range(GROUP)]
-    trainers = {
-        side: trainer_of(
-            side, model, tokenizer, [{"prompt": "1 + 1"}] * GROUP, lambda completions, **_: [0.0] * len(completions),
-            per_device_train_batch_size=given.completions, max_completion_length=given.max_completion_length,
+    trainers = {}
+    for side in given.ways:
+        way = WAYS[side]
+        model = load_model(given.model, way.dtype or given.dtype)
+        end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
+        trainers[side] = trainer_of(
+            way, model, tokenizer, [{"prompt": "1 + 1"}] * GROUP, lambda completions, **_: [0.0] * len(completions),
+            per_device_train_batch_size=GROUP, max_completion_length=given.max_completion_length,
             bf16=given.dtype == "bfloat16", num_generations=GROUP,
-        )
-        for side in TRAINERS
-    }  # fmt: skip
-    if DEVICE == "cuda":
-        trainers["ours, no graphs"] = trainers["ours"]
+        )  # fmt: skip
     seconds: dict[str, list[float]] = {side: [] for side in trainers}
-    lengths: dict[str, list[int]] = {side: [] for side in trainers}
-    for seed in range(given.rounds + 1):  # the first round warms up; the sides take turns
+    lengths: dict[str, list[list[int]]] = {side: [] for side in trainers}
+    for seed in range(given.rounds + 1):  # the first round warms up; the ways take turns
         for side, trainer in trainers.items():
             torch.manual_seed(seed)
-            eager = patch.object(Graphs, "of", return_value=None) if side.endswith("no graphs") else nullcontext()
             start = clock()
-            with eager:
-                completions, *_ = trainer._generate_single_turn(ids, None, {}, GROUP)
-            if seed:
-                seconds[side].append(clock() - start)
-                lengths[side] += map(len, completions)
-    rates = {side: sum(lengths[side]) / sum(seconds[side]) for side in trainers}
-    rows = [
-        [
-            side,
-            f"{fmean(seconds[side]):.1f}",
-            f"{fmean(lengths[side]):.0f}",
-            f"{rate:.0f}",
-            f"{rate / rates['stock']:.2f}",
-        ]
-        for side, rate in rates.items()
-    ]
-    print_table([Path(given.model).name, "seconds a rollout", "mean length", "tokens a second", "ratio"], rows)
+            with WAYS[side].chosen():
+                completions, *_ = trainer._generate_single_turn(ids * WAYS[side].rows, None, {}, GROUP)
+            seconds[side].append(clock() - start)
+            lengths[side].append(list(map(len, completions)))
+    rates = {side: sum(map(sum, lengths[side][1:])) / sum(seconds[side][1:]) for side in trainers}
+    rows = []
+    for side, rate in rates.items():
+        steps = sum(map(max, lengths[side][1:]))
+        cells = [seconds[side][0], fmean(seconds[side][1:]), 1e3 * sum(seconds[side][1:]) / steps]
+        mean = fmean(map(fmean, lengths[side][1:]))
+        ratio = rate / rates[given.ways[0]]
+        rows.append([side, *(f"{cell:.1f}" for cell in cells), f"{mean:.0f}", f"{rate:.0f}", f"{ratio:.2f}"])
+    headings = "first rollout, s", "rollout, s", "token step, ms", "mean length", "tokens a second", "ratio"
+    print_table([Path(given.model).name, *headings], rows)
 
 
 # --- The loop: a rollout, then its optimizer step
@@ -343,14 +381,20 @@ def sampling(given: argparse.Namespace) -> None:
 
 def measure_loop(side: str, given: argparse.Namespace) -> dict[str, float]:
     """Sample and train, in a process of its own."""
+    with WAYS[side].chosen():
+        return _measure_loop(WAYS[side], given)
+
+
+def _measure_loop(way: Way, given: argparse.Namespace) -> dict[str, float]:
     before = peak_bytes()
-    model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
+    model, tokenizer = load_model(given.model, way.dtype or given.dtype), load_tokenizer(given.model)
     end_by_chance(model, end_tokens(model.generation_config, tokenizer), given.mean_length)
-    rows = [{"prompt": f"{n}:" + " pears" * 40} for n in range(given.completions // GROUP * given.steps)]
+    many = given.completions * way.rows
+    rows = [{"prompt": f"{n}:" + " pears" * 40} for n in range(many // GROUP * given.steps)]
     trainer = trainer_of(
-        side, model, tokenizer, rows, lambda completion_ids, **_: [float(sum(ids) % 997) for ids in completion_ids],
+        way, model, tokenizer, rows, lambda completion_ids, **_: [float(sum(ids) % 997) for ids in completion_ids],
         per_device_train_batch_size=given.micro_batch, max_completion_length=given.max_completion_length,
-        gradient_accumulation_steps=given.completions // given.micro_batch, max_steps=given.steps,
+        gradient_accumulation_steps=many // given.micro_batch, max_steps=given.steps,
         bf16=given.dtype == "bfloat16", num_generations=GROUP,
     )  # fmt: skip
     sample, sampled, tokens = trainer._generate_single_turn, [], []
@@ -367,18 +411,19 @@ def measure_loop(side: str, given: argparse.Namespace) -> dict[str, float]:
     trainer.add_callback(seconds)
     trainer.train()
     return {
+        "first step, s": seconds.found[0],
         "seconds a step": fmean(seconds.found[1:]),
         "sampling": fmean(sampled[1:]),
         "the rest": fmean(seconds.found[1:]) - fmean(sampled[1:]),
-        "mean length": fmean(tokens[1:]) / given.completions,
+        "mean length": fmean(tokens[1:]) / many,
         "tokens sampled a second": sum(tokens[1:]) / sum(sampled[1:]),
         "memory, MB": (peak_bytes() - before) / 2**20,
     }
 
 
 def loop(given: argparse.Namespace) -> None:
-    found = {side: in_own_process(measure_loop, side, given) for side in TRAINERS}
-    keys = list(found["stock"])
+    found = {side: in_own_process(measure_loop, side, given) for side in given.ways}
+    keys = list(found[given.ways[0]])
     print_table([given.model, *keys], [[side, *(f"{one[key]:,.4g}" for key in keys)] for side, one in found.items()])
 
 
@@ -466,6 +511,8 @@ def main(argv: list[str] | None = None) -> int:
         options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
         options.add_argument("--completions", type=whole(1), default=completions, help="of a rollout")
         options.add_argument("--max_completion_length", type=whole(1), default=longest)
+        ways = list(WAYS)[:2] if DEVICE == "cpu" else list(WAYS)
+        options.add_argument("--ways", nargs="+", default=ways, choices=WAYS, help="the table's rows", metavar="WAY")
     for run, micro_batch, steps in ((step, 8, 4), (loop, 16, 3)):
         options = found[run]
         computed = "completions that stock computes at once"
