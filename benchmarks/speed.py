@@ -182,7 +182,9 @@ def load_model(name: str, dtype: str) -> Any:
 
 
 def load_tokenizer(name: str) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(common.DEMO / "model" if name in RANDOM else name, padding_side="left")
+    with one_line(f"--model {name}: ", kinds=(OSError, ValueError)):
+        directory = common.DEMO / "model" if name in RANDOM else name
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
 
