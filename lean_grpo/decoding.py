@@ -373,13 +373,15 @@ class Decoder:
         """Compute a step as it is recorded, by compiled layers where there are some."""
         if self.layers is None:
             return self._advance(fixed=True)
-        views = [View(slots, self.place.slot) for slots in self.cache.layers]
-        with self.layers.running(lambda number, *given: self._compiled(views[number], *given)):
+        views = {number: View(slots, self.place.slot) for number, slots in enumerate(self.cache.layers)}
+        with self.layers.running(lambda number, *given: self._compiled(views.pop(number, None), *given)):
             return self._advance(fixed=True)
 
-    def _compiled(self, view: View, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _compiled(self, view: View | None, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a layer over its own view of the buffers."""
         assert self.layers is not None
+        if view is None:  # its second run has another part of the cache (Dory)
+            raise RuntimeError("a layer runs more than once in a step")
         args = tuple(view if value is self.cache else value for value in args)
         kwargs = {name: view if value is self.cache else value for name, value in kwargs.items()}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]

@@ -153,9 +153,17 @@ def test_what_cannot_be_compiled_is_replayed_as_it_is(backend, change, reason, f
     assert not any("forward" in vars(layer) for layer in compiling.layers_of(model))
 
 
+def test_a_layer_that_runs_twice_in_a_step_is_not_compiled(capsys):
+    model = exactness.toy("dory")
+    plain, compiled = plain_and_compiled(model)
+    assert compiled == plain and decoding.Graphs.verdicts[model] == ""
+    assert capsys.readouterr().out == f"{NOT_COMPILED}RuntimeError: a layer runs more than once in a step\n"
+
+
 @pytest.mark.slow
-def test_a_compiled_step_has_the_next_tokens_of_a_plain_one():
+def test_a_compiled_step_has_the_next_tokens_of_a_plain_one(monkeypatch):
     """By the real compiler, in C++."""
+    monkeypatch.setattr(decoding, "ROOM", 32)
     for dtype, most in ((torch.float32, 1e-6), (torch.bfloat16, decoding.LIMIT / 4)):
         model = demo(dtype)
         attention.register()
