@@ -20,7 +20,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from lean_grpo import packing, wrappers
-from lean_grpo.compiling import OptimizerSteps, in_one_line, mark_dynamic
+from lean_grpo.compiling import OptimizerSteps, failure, mark_dynamic
 from lean_grpo.models import computed_in, windows
 from lean_grpo.packing import Row
 
@@ -132,7 +132,9 @@ def score(
         mask = (
             torch.ones(1, 1, 1, 0, dtype=torch.bool, device=device) if needless else packing.visible(pack)[None, None]
         )
-        compiled = layers.running(_compiled(layers, segments)) if layers and needless and keys else nullcontext()
+        compiled: Any = nullcontext()
+        if layers and needless and keys and chosen:
+            compiled = layers.running(_compiled(layers, segments))
         with compiled:
             output = model(
                 input_ids=pack.input_ids,
@@ -166,11 +168,11 @@ def _compiled(layers: OptimizerSteps, segments: "Segments") -> Callable[..., Any
                 if isinstance(tensor, torch.Tensor) and tensor.ndim in (2, 3):
                     mark_dynamic(tensor, 1)
             try:
-                return layers.function(layer, args, {**kwargs, "pack": views[segments.windows[number]]})
+                return layers.compute(layer, args, {**kwargs, "pack": views[segments.windows[number]]})
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # a compiler may fail in its own way
-                layers.refuse(layers.base, in_one_line(error))
+                layers.refuse(layers.base, failure(error))
         return type(layer).forward(layer, *args, **kwargs)
 
     return run
@@ -179,6 +181,12 @@ def _compiled(layers: OptimizerSteps, segments: "Segments") -> Callable[..., Any
 # Models whose layers all take `pack`, so that none reads the mask (T × T, a gigabyte at 32,000 positions). They get a
 # mask without columns, which no attention can use by mistake.
 _WITHOUT_MASK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def need_no_mask_either(known: torch.nn.Module, models: Sequence[torch.nn.Module]) -> None:
+    """Let models of the same architecture do without a mask if `known` does."""
+    if known in _WITHOUT_MASK:
+        _WITHOUT_MASK.update(models)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Compute a model's decoder layers by one compiled function, which all layers, widths and numbers of rows share.
 
 A layer starts some forty kernels, most of them for a few numbers. Compiled, about half are left, and for Python the
-layer is one call. Compiling takes some seconds once, if all layers share it: so the layer and its buffers are
-arguments, and its number is not a constant. Where there is no compiler (Triton and a C compiler), or a layer cannot be
-compiled whole, the layers run as they are, with one line.
+layer is one call. Compiling takes some seconds, once if all layers share it: so the layer and its buffers are
+arguments, and its number is not a constant. Packs take it once for each of training, scoring and the trial at the
+start. Where there is no compiler (Triton and a C compiler), where a layer cannot be compiled whole or layers differ
+too much, they run as they are, with one line.
 """
 
 import contextlib
@@ -13,14 +14,16 @@ from typing import Any, ClassVar, Self
 
 import torch
 from accelerate import PartialState
+from torch._dynamo.utils import counters
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lean_grpo import norms
 
 SETTINGS = {
     "allow_unspec_int_on_nn_module": True,  # a layer's number is no constant
-    "recompile_limit": 64,  # of all models of the process; a kind of layer takes one or two
+    "recompile_limit": 64,  # of all models of the process
 }
+KINDS = 4  # most compilations in one pass through the layers: dense ones and experts, with and without a window
 
 Models = weakref.WeakKeyDictionary[torch.nn.Module, Any]
 
@@ -52,13 +55,19 @@ class CompiledLayers:
         self.function: Any = torch.compile(self.forward, backend=self.backend, fullgraph=True)
 
     @classmethod
+    def plan(cls, base: Any, count: int) -> None:
+        """Say how many are to come with a model from now on."""
+        cls.planned[base] = count
+        cls.refused.pop(base, None)
+
+    @classmethod
     def of(cls, base: Any) -> Self | None:
         """Return a model's layers if compiling them pays; None where they run as they are."""
         if base not in cls.planned or base in cls.refused:
             return None
         layers = layers_of(base)
         if cls.planned[base] < cls.worth:
-            cls.refuse(base, f"{cls.planned[base]:,} {cls.unit} would take less time than compiling")
+            cls.refuse(base, f"it would take longer than it saves in {cls.planned[base]:,} {cls.unit}")
         elif reason := reason_against(layers):
             cls.refuse(base, reason)
         else:
@@ -71,17 +80,27 @@ class CompiledLayers:
         if PartialState().is_main_process:
             print(f"note: layers are not compiled for {cls.unit}: {reason}")
 
+    def compute(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute a layer by the compiled function. It raises whatever compiling or the layer raises."""
+        before = counters["stats"]["unique_graphs"]
+        output = self.function(layer, args, kwargs)
+        self.made += counters["stats"]["unique_graphs"] - before
+        if self.made > KINDS:
+            raise RuntimeError(f"the layers differ: more than {KINDS} would be compiled")
+        return output
+
     @contextlib.contextmanager
     def running(self, run: Callable[[int, Any, tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
         """Replace the layers' forward by `run`, a function of the layer's number, the layer and its arguments."""
-        for number, layer in enumerate(self.layers):
-            vars(layer)["forward"] = _bound(run, number, layer)
+        self.made = 0  # compilations in this context
         try:
+            for number, layer in enumerate(self.layers):
+                vars(layer)["forward"] = _bound(run, number, layer)
             with torch._dynamo.config.patch(SETTINGS):
                 yield
         finally:
             for layer in self.layers:
-                del vars(layer)["forward"]
+                vars(layer).pop("forward", None)
 
     @staticmethod
     def forward(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,6 +149,11 @@ def reason_against(layers: Sequence[torch.nn.Module]) -> str | None:
     return None
 
 
+def recomputes_outside() -> bool:
+    """True if transformers checkpoints a layer's call, and not its forward, which is itself again by the backward."""
+    return "__call__" in vars(GradientCheckpointingLayer)
+
+
 def _number_of(layer: torch.nn.Module) -> Any:
     """Return the index of a layer's keys and values in the cache; None if it does not say."""
     found = {getattr(module, "layer_idx", None) for module in layer.modules()} - {None}
@@ -143,3 +167,8 @@ def mark_dynamic(tensor: torch.Tensor, dimension: int) -> None:
 
 def in_one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def failure(error: Exception) -> str:
+    """Say that a compiler failed, which each does in its own way."""
+    return f"they cannot be compiled ({in_one_line(error)})"

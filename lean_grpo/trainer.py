@@ -47,7 +47,19 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
-from lean_grpo import attention, gpu, micro_batches, norms, packing, sampling, sharding, ties, trial, wrappers
+from lean_grpo import (
+    attention,
+    compiling,
+    gpu,
+    micro_batches,
+    norms,
+    packing,
+    sampling,
+    sharding,
+    ties,
+    trial,
+    wrappers,
+)
 from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
@@ -93,7 +105,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if pack_tokens is not None and pack_tokens < 1:
             raise ValueError(f"pack_tokens is {pack_tokens}; it has to be at least 1, or None")
         self.kernel: attention.Kernel | None = None
-        self._layers: OptimizerSteps | None = None  # compiled for packs
+        self._layers: dict[Any, OptimizerSteps] = {}  # of models whose packs are computed by compiled layers
         self.pack_tokens: int | None = None
         self._logged_values: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._one_pack: list[Row] | None = None
@@ -129,7 +141,7 @@ class LeanGRPOTrainer(GRPOTrainer):
                 norms.replace(*models)
             reason = trial.misfit(self)
             if reason is None and self.accelerator.device.type == "cuda":
-                self._compile()
+                self._compile(models)
         if reason is not None:
             self.kernel = self.pack_tokens = None
             self._say(f"note: the training step is TRL's own, with its padding: {reason}")
@@ -157,22 +169,32 @@ class LeanGRPOTrainer(GRPOTrainer):
             completions = args.num_train_epochs * rows * cast(int, self.num_generations)
             rollouts = completions / cast(int, args.generation_batch_size)
             steps = int(rollouts * micro_batches_of_rollout / args.gradient_accumulation_steps)
-        OptimizerSteps.planned[base] = steps
+        OptimizerSteps.plan(base, steps)
         if not self.use_vllm:
             rollouts = steps * args.gradient_accumulation_steps // micro_batches_of_rollout
-            TokenSteps.planned[base] = rollouts * (self.max_completion_length or 0)
+            TokenSteps.plan(base, rollouts * (self.max_completion_length or 0))
 
-    def _compile(self) -> None:
-        """Compute packs by compiled layers from now on, if that pays and agrees with TRL's padded rows, too."""
-        base = wrappers.base_of(self.model)
-        rounds = self.accelerator.mixed_precision in ("bf16", "fp16") or base.dtype != torch.float32
-        if not rounds or self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+    def _compile(self, models: Sequence[Any]) -> None:
+        """Compute packs by compiled layers from now on, if that pays and agrees with TRL's padded rows, too.
+
+        Args:
+            models: the policy; then the reference model, if there is one.
+        """
+        rounds = self.accelerator.mixed_precision in ("bf16", "fp16") or self.model.dtype != torch.float32
+        sharded = self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+        if self.kernel is None or not self.kernel.attend or not rounds or sharded:
             return  # float32 stays exact; with sharded weights nothing is tried at the start
-        self._layers = OptimizerSteps.of(base)
-        if self._layers and (reason := trial.misfit(self)):
-            OptimizerSteps.refuse(base, reason)
-        if base in OptimizerSteps.refused:
-            self._layers = None
+        bases = [wrappers.base_of(model) for model in models]
+        layers = OptimizerSteps.of(bases[0])
+        if layers and self.args.gradient_checkpointing and compiling.recomputes_outside():
+            OptimizerSteps.refuse(bases[0], "this version of transformers recomputes checkpointed ones as they are")
+        elif layers:
+            self._layers = {base: OptimizerSteps(base, compiling.layers_of(base)) for base in bases}
+            attention.need_no_mask_either(models[0], models[1:])
+            if reason := trial.misfit(self):
+                OptimizerSteps.refuse(bases[0], reason)
+        if bases[0] in OptimizerSteps.refused:
+            self._layers = {}
 
     def _say(self, text: str) -> None:
         """Print a line in the main process only."""
@@ -432,7 +454,8 @@ class LeanGRPOTrainer(GRPOTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         assert self.kernel is not None
         with self.accelerator.autocast():
-            return attention.score(model, self.kernel, rows, packs, width, self.accelerator.device, self._layers)
+            layers = self._layers.get(wrappers.base_of(model)) if self._layers else None
+            return attention.score(model, self.kernel, rows, packs, width, self.accelerator.device, layers)
 
 
 class _LocalAccelerator:

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from lean_grpo import LeanGRPOTrainer, attention, compiling, packing, wrappers
+from lean_grpo import LeanGRPOTrainer, attention, compiling, norms, packing, wrappers
 from lean_grpo.attention import Kernel
 from lean_grpo.compiling import OptimizerSteps, TokenSteps
 
@@ -98,14 +98,16 @@ def _fresh(monkeypatch):
     torch._dynamo.reset()
 
 
-def make_model(name="demo", dtype=torch.float32, adapter=False):
+def make_model(name="demo", adapter=False):
     torch.manual_seed(0)
-    if name == "demo":
+    if name.startswith("demo"):
+        dtype = torch.bfloat16 if "16" in name else torch.float32
         model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=dtype)
+        norms.replace(model)  # which changes nothing in float32
     else:
         sizes = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3}
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes, sliding_window=3), dtype=dtype)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes, sliding_window=3))
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     if adapter:
         targets = ["q_proj", "v_proj", "down_proj"]
@@ -146,6 +148,7 @@ def values_and_gradients(model, layers, autocast=False):
         ("demo", False, False),
         ("demo", True, False),
         ("demo", True, True),
+        ("demo in 16 bits", False, True),
         ("llama", False, False),
         ("qwen3", False, False),
     ],
@@ -176,8 +179,8 @@ def test_packs_that_cannot_be_compiled_run_as_they_are(kind, monkeypatch, capsys
     compiled = values_and_gradients(model, OptimizerSteps.of(model))
     assert all(map(torch.equal, plain, compiled)) and not any("forward" in vars(layer) for layer in model.model.layers)
     reasons = {
-        "few steps": "20 optimizer steps would take less time than compiling",
-        "no compiler": "BackendCompilerFailed: backend='failing' raised: RuntimeError: Failed to find C compiler",
+        "few steps": "it would take longer than it saves in 20 optimizer steps",
+        "no compiler": "they cannot be compiled (BackendCompilerFailed: backend='failing' raised: RuntimeError: Fail",
     }
     said = capsys.readouterr().out
     assert said.startswith(f"note: layers are not compiled for optimizer steps: {reasons[kind]}")
@@ -218,11 +221,38 @@ def test_a_trainer_compiles_what_agrees_with_its_trial(agrees, tiny_model, tmp_p
     for compiled in (False, True):
         trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, bf16=True)
         if compiled:  # as on a GPU
-            trainer._compile()
+            trainer._compile([trainer.model])
         before = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
         trainer.train()  # a step of SGD
         changes.append(torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]) - before)
-    assert (counters["stats"]["unique_graphs"] > 0) and (trainer._layers is not None) is agrees
+    assert counters["stats"]["unique_graphs"] > 0 and bool(trainer._layers) is agrees
     assert 0 <= (changes[0] - changes[1]).norm() <= 0.05 * changes[0].norm()
     said = "note: layers are not compiled for optimizer steps: packs would change its log-probabilities"
     assert (said in capsys.readouterr().out) is not agrees
+
+
+def test_checkpointed_layers_that_are_recomputed_as_they_are_stay_so(tiny_model, tmp_path, monkeypatch, capsys):
+    """transformers 5.17 checkpoints a layer's call: a backward after the forward meets another layer."""
+    monkeypatch.setattr(attention, "kernel", lambda *given: FLASH)
+    monkeypatch.setattr(OptimizerSteps, "worth", 1)
+    monkeypatch.setattr(compiling, "recomputes_outside", lambda: True)
+    for checkpointing in (True, False):
+        own = {"bf16": True, "gradient_checkpointing": checkpointing}
+        trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, **own)
+        trainer._compile([trainer.model])
+        said = "this version of transformers recomputes checkpointed ones as they are"
+        assert bool(trainer._layers) is not checkpointing and (said in capsys.readouterr().out) is checkpointing
+
+
+def test_a_reference_model_is_compiled_where_the_policy_is(tiny_model, tmp_path, monkeypatch):
+    """Otherwise the two would round differently, and the divergence would begin above 0."""
+    monkeypatch.setattr(attention, "kernel", lambda *given: FLASH)
+    monkeypatch.setattr(OptimizerSteps, "worth", 1)
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, bf16=True, beta=0.1)
+    trainer._compile([trainer.model, trainer.ref_model])
+    computed, compute = set(), OptimizerSteps.compute
+    monkeypatch.setattr(
+        OptimizerSteps, "compute", lambda self, *given: computed.add(self.base) or compute(self, *given)
+    )
+    trainer.train()
+    assert computed == {trainer.model, trainer.ref_model} and trainer.state.log_history[0]["kl"] < 1e-6

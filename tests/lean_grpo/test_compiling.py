@@ -22,7 +22,7 @@ from lean_grpo.compiling import TokenSteps
 from lean_grpo.sampling import Sampling, complete
 
 PROMPTS = 3 * [[9, 8, 7, 6, 5], [9, 8, 7, 6, 5, 4, 3, 4, 5, 6], [9, 8, 7, 1]]
-NOT_COMPILED = "note: layers are not compiled for token steps: "
+NOT_COMPILED, CANNOT = "note: layers are not compiled for token steps: ", "they cannot be compiled ("
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def plain_and_compiled(model, base=None, **given):
     return plain, rollouts(model, **given)
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama", "qwen3", "gemma", "mistral", "gemma3_text", "gpt2"])
+@pytest.mark.parametrize("name", ["qwen2", "llama", "qwen3", "gemma", "mistral", "gemma3_text", "gpt2", "mixtral"])
 def test_all_layers_share_one_graph(name, capsys):
     """Of all widths, numbers of rows and rollouts. Rows outgrow the windows of Mistral and Gemma 3."""
     model = exactness.toy(name)
@@ -95,8 +95,27 @@ def test_few_token_steps_are_not_worth_compiling(capsys):
     model = demo()
     TokenSteps.planned[model] = 40 * 30
     rollouts(model)
-    assert capsys.readouterr().out == f"{NOT_COMPILED}1,200 token steps would take less time than compiling\n"
+    rollouts(model)
+    assert capsys.readouterr().out == f"{NOT_COMPILED}it would take longer than it saves in 1,200 token steps\n"
     assert decoding.Graphs.verdicts[model] == "" and not counters["stats"]
+    TokenSteps.plan(model, TokenSteps.worth)  # a longer run of the same model
+    rollouts(model)
+    assert model in TokenSteps.verified and not capsys.readouterr().out
+
+
+def test_an_interrupt_leaves_no_layer_replaced(monkeypatch):
+    model = demo()
+    layers, replaced = TokenSteps(model, compiling.layers_of(model)), compiling._bound
+
+    def interrupted(run, number, layer):
+        if number == 2:
+            raise KeyboardInterrupt
+        return replaced(run, number, layer)
+
+    monkeypatch.setattr(compiling, "_bound", interrupted)
+    with pytest.raises(KeyboardInterrupt), layers.running(None):
+        pass
+    assert not any("forward" in vars(layer) for layer in layers.layers)
 
 
 def no_compiler(graph, inputs):
@@ -126,6 +145,19 @@ def unnumbered(layer):
     layer.self_attn.inner.layer_idx = 7
 
 
+def different(layer):
+    layer.mlp.act_fn = Named("layer" * layer.self_attn.layer_idx)
+
+
+class Named(torch.nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, inputs):
+        return torch.nn.functional.silu(inputs) * (1 if self.name else 1.0)
+
+
 def broken(layer):
     layer.mlp.act_fn = Breaks()
 
@@ -133,16 +165,18 @@ def broken(layer):
 @pytest.mark.parametrize(
     ("backend", "change", "reason"),
     [
-        (no_compiler, None, "BackendCompilerFailed: backend='no_compiler' raised: RuntimeError: Failed to find C"),
+        (no_compiler, None, f"{CANNOT}BackendCompilerFailed: backend='no_compiler' raised: RuntimeError: Failed to"),
         (wrong, None, "a step's next tokens diverge by "),
         ("eager", wrapped, "another library has replaced their forward"),
         ("eager", hooked, "they have hooks"),
         ("eager", unnumbered, "the model's layers are not numbered"),
-        ("eager", broken, "Unsupported: Call to `torch._dynamo.graph_break()`"),
+        ("eager", broken, f"{CANNOT}Unsupported: Call to `torch._dynamo.graph_break()`"),
+        ("eager", different, f"{CANNOT}RuntimeError: the layers differ: more than 2 would be compiled)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compiled_is_replayed_as_it_is(backend, change, reason, fake_gpu, monkeypatch, capsys):
     model = demo()
+    monkeypatch.setattr(compiling, "KINDS", 2)
     for layer in model.model.layers if change else ():
         change(layer)
     monkeypatch.setattr(TokenSteps, "backend", staticmethod(backend) if callable(backend) else backend)
@@ -157,7 +191,8 @@ def test_a_layer_that_runs_twice_in_a_step_is_not_compiled(capsys):
     model = exactness.toy("dory")
     plain, compiled = plain_and_compiled(model)
     assert compiled == plain and decoding.Graphs.verdicts[model] == ""
-    assert capsys.readouterr().out == f"{NOT_COMPILED}RuntimeError: a layer runs more than once in a step\n"
+    said = f"{NOT_COMPILED}{CANNOT}RuntimeError: a layer runs more than once in a step)\n"
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.slow

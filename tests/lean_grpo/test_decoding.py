@@ -217,7 +217,8 @@ def test_an_adapter_under_autocast_is_replayed(fake_gpu):
 
 def rollout(model, rows=64, limit=200, end=END):
     with sampling.sampling_mode(model):
-        return complete(model, SimpleNamespace(pad_token_id=0), rows * [[5, 6, 7, 8]], [end], limit, SAMPLED)
+        ends = end if isinstance(end, tuple) else [end]
+        return complete(model, SimpleNamespace(pad_token_id=0), rows * [[5, 6, 7, 8]], ends, limit, SAMPLED)
 
 
 def test_a_rollout_waits_and_records_seldom(policy, fake_gpu, monkeypatch):
@@ -301,6 +302,23 @@ def test_quantized_weights_and_masked_vocabularies_are_replayed(fake_gpu, capsys
     tokens = [token for row in rollout(model, 8, 40) for token in row]
     assert decoding.Graphs.verdicts[model] == "" and not capsys.readouterr().out
     assert not any(token % 3 == 1 for token in tokens)
+
+
+def test_rows_that_end_at_once_verify_nothing(fake_gpu, capsys):
+    """The host looks later; a graph that has compared nothing is compared by the next rollout."""
+    model = broken("not a number")
+    rollout(model, 4, 20, tuple(range(512)))
+    assert model not in decoding.Graphs.verdicts
+    rollout(model, 4, 20)
+    assert "diverge by nan nats" in capsys.readouterr().out
+
+
+def test_even_distributions_agree(fake_gpu, capsys):
+    """They say nothing, so that a share of it would be no limit."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: 0 * logits)
+    rollout(model, 4, 40, -1)
+    assert decoding.Graphs.verdicts[model] == "" and not capsys.readouterr().out
 
 
 def test_divergence_is_that_of_next_tokens():
