@@ -154,6 +154,8 @@ def values_and_gradients(model, layers, autocast=False):
     ],
 )
 def test_all_packs_share_one_graph(name, adapter, autocast, checkpointing, capsys):
+    if checkpointing and compiling.recomputes_outside():
+        pytest.skip("a trainer does not compile checkpointed layers here")
     model = make_model(name, adapter=adapter)
     base = wrappers.base_of(model)
     if checkpointing:
