@@ -7,11 +7,11 @@ per completion token, and one per prompt token except the last.
 
 import heapq
 import itertools
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
@@ -197,7 +197,9 @@ class Pack:
 
 def to_device(device: torch.device | str, values: Sequence[int], dtype: torch.dtype = torch.long) -> torch.Tensor:
     """Copy numbers to a device without waiting for it, which takes pinned memory."""
-    tensor = torch.from_numpy(np.array(values, np.int64)).to(dtype)  # torch takes three times as long to read a list
+    # torch takes eight times as long to read a list, and reads no empty buffer
+    tensor = torch.frombuffer(array("q", values), dtype=torch.long) if values else torch.zeros(0, dtype=torch.long)
+    tensor = tensor.to(dtype)
     tensor = tensor.pin_memory() if torch.device(device).type == "cuda" else tensor
     return tensor.to(device, non_blocking=True)
 
