@@ -358,14 +358,14 @@ class Decoder:
         least number, instead of -inf, keeps rows finite that see nothing, as they ended longer ago than a window.
         """
         dtype = computed_in(self.base.get_input_embeddings().weight)
-        mask, least = self.mask[:, None, None].bool(), torch.finfo(dtype).min
-        zero = torch.zeros((), dtype=dtype, device=self.device)
-        full = torch.where(mask, zero, least)
+        mask = self.mask[:, None, None].bool()
+        nothing, least = torch.zeros(mask.shape, dtype=dtype, device=self.device), torch.finfo(dtype).min
+        full = nothing.masked_fill(~mask, least)
         if not any(self.windows):
             return full
         window = next(window for window in self.windows if window)
-        is_near = torch.arange(mask.shape[-1], device=self.device) > self.place.slot - window
-        near = torch.where(mask & is_near, zero, least)
+        is_far = torch.arange(mask.shape[-1], device=self.device) <= self.place.slot - window
+        near = full.masked_fill(is_far, least)
         return near if all(self.windows) else {"full_attention": full, "sliding_attention": near}
 
     # CUDA graphs
