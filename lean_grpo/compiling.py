@@ -32,6 +32,8 @@ class CompiledLayers:
     """A model's layers while a context replaces their forward; a subclass for each way to compute them.
 
     Attributes:
+        forward: computes a layer with its arguments. Each subclass has one, since Dynamo keeps what it compiled by
+            function.
         unit: what compiling makes faster.
         worth: number of them from which compiling takes less time than it saves.
         backend: torch.compile's.
@@ -40,6 +42,7 @@ class CompiledLayers:
         verified: models whose compiled layers agreed with those as they are.
     """
 
+    forward: ClassVar[Any]
     unit: ClassVar[str]
     worth: ClassVar[int]
     backend: ClassVar[Any] = "inductor"
@@ -101,11 +104,6 @@ class CompiledLayers:
         finally:
             for layer in self.layers:
                 vars(layer).pop("forward", None)
-
-    @staticmethod
-    def forward(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute a layer. Each subclass has its own copy, since Dynamo keeps what it compiled by function."""
-        raise NotImplementedError
 
 
 class TokenSteps(CompiledLayers):

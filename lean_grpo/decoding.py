@@ -437,14 +437,13 @@ class Decoder:
 
     def _verify(self, graphs: Graphs) -> None:
         """Compute a step eagerly, then as a graph's; stay with the eager one where they differ."""
-        before, alive = self._state(), self.alive.clone()
+        before = self._state()
         wanted = self._compute()
-        alive.copy_(self.alive)
+        rows = self.alive[:, 0].bool()  # those that have ended are not compared
         self._restore(before)
         with Waits() as waits:
             self._advance(fixed=True)
         reason = f"a step waits for the GPU ({', '.join(sorted(waits.found))})" if waits.found else ""
-        rows = alive[:, 0].bool()
         while not reason:
             self._restore(before)
             reason = self._agrees(graphs, wanted[rows], rows)

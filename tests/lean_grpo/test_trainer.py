@@ -197,7 +197,7 @@ def test_losses_are_logged_after_the_last_backward(tiny_model, tmp_path, of_a_ro
 
 
 def test_a_step_that_failed_logs_nothing_in_the_next_one(tiny_model, tmp_path):
-    """As where too much memory was asked for, and the run goes on with less."""
+    """After an out-of-memory error, for example, from which a run continues with smaller packs."""
     trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, gradient_accumulation_steps=1)
     backward, logged = trainer.accelerator.backward, []
     log_losses, trainer._log_losses = trainer._log_losses, lambda model, plan: logged.append(log_losses(model, plan))
