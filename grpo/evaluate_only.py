@@ -34,6 +34,7 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
         weights, samples = weights_of(config, rewards), config.script.eval_num_samples
         with run.during(EVALUATION):
             evaluation = HeldOut(questions.held_out, task, rewards, weights, samples).evaluate(policy)
+        evaluation.summary["measure"] = run.measure
         # after the evaluation, so that one that fails leaves no files
         run.begin(**task.record(), data=questions.counts())
         if is_first_process():

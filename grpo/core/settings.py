@@ -86,6 +86,7 @@ class Setting:
         may_be_none: True if None is a value, although TRL's default is another.
         on_cpu: the value that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
         change: the meaning of another value.
+        measures: True if evaluations answer or grade by it, so that their figures rest on it.
         same: values that compute the same, so that one instead of another is no change.
         is_seed: True if it may differ between runs of one experiment.
         of_process: True if it may differ between the processes of one run.
@@ -100,6 +101,7 @@ class Setting:
     may_be_none: bool = False
     on_cpu: Any = UNSET
     change: Change = EXPERIMENT
+    measures: bool = False
     same: tuple[str, ...] = ()
     is_seed: bool = False
     of_process: bool = False
@@ -185,12 +187,13 @@ class ScriptArguments:
     reward_funcs: list[str] = _setting(
         list(REWARD_FUNCS),
         "Names of rewards.py and examples/more_rewards.py, functions in HYPERPARAMETERS, or my_file.my_function.",
+        measures=True,
     )
     reward_args: dict[str, Any] | str | None = _setting(
-        None, 'Parameters of rewards: {"length_reward_func": {"low": 50}}.'
+        None, 'Parameters of rewards: {"length_reward_func": {"low": 50}}.', measures=True
     )
     judge: str | None = _setting(
-        None, "Decides what is right: my_file.my_function(text, row) -> bool; unset: the lenient rule."
+        None, "Decides what is right: my_file.my_function(text, row) -> bool; unset: the lenient rule.", measures=True
     )
     allow_custom_rewards: bool = _setting(
         False, "Let reward_funcs, judge and prepare run functions in your own files.", change=NOTHING
@@ -281,6 +284,7 @@ TRL_SETTINGS = {
         aliases=("group_size", "rollout_n", "n", "num_return_sequences"),  # the last two are vLLM's and transformers'
     ),
     "num_iterations": Setting(range=AT_LEAST_1, change=CHECKPOINT),
+    "num_generations_eval": Setting(change=MEASURE, measures=True),  # TRL's evaluation
     "seed": Setting(range=AT_LEAST_0, change=CHECKPOINT, is_seed=True),
     "data_seed": Setting(is_seed=True),
     "shuffle_dataset": Setting(change=CHECKPOINT),
@@ -289,13 +293,17 @@ TRL_SETTINGS = {
     # Sampling
     "max_completion_length": Setting(
         range=AT_LEAST_1,
+        measures=True,
         aliases=("max_length", "max_new_tokens", "max_response_length", "max_tokens"),  # transformers', verl's, vLLM's
     ),
-    "temperature": Setting(range=ABOVE_0),
-    "top_p": Setting(range=ABOVE_0_TO_1),
-    "top_k": Setting(range=AT_LEAST_0),
-    "min_p": Setting(range=FROM_0_TO_1),
-    "repetition_penalty": Setting(range=ABOVE_0),
+    "temperature": Setting(range=ABOVE_0, measures=True),
+    "top_p": Setting(range=ABOVE_0_TO_1, measures=True),
+    "top_k": Setting(range=AT_LEAST_0, measures=True),
+    "min_p": Setting(range=FROM_0_TO_1, measures=True),
+    "generation_kwargs": Setting(measures=True),
+    "chat_template_kwargs": Setting(measures=True),
+    "reward_weights": Setting(measures=True),
+    "repetition_penalty": Setting(range=ABOVE_0, measures=True),
     "use_vllm": Setting(default=None, may_be_none=True),  # None: if it is installed and there is a CUDA GPU
     "vllm_enable_sleep_mode": Setting(default=True, needs="use_vllm"),
     "vllm_gpu_memory_utilization": Setting(range=ABOVE_0_TO_1, needs="use_vllm"),
@@ -313,6 +321,7 @@ TRL_SETTINGS = {
     "epsilon_high": Setting(range=AT_LEAST_0),
     "delta": Setting(range=ABOVE_0),
     # The optimizer
+    "optim_args": Setting(change=CHECKPOINT),  # a checkpoint's state replaces them
     "optim": Setting(change=CHECKPOINT, same=("adamw_torch", "adamw_torch_fused")),
     "learning_rate": Setting(range=FROM_0_TO_1, aliases=("lr",)),
     "adam_beta1": Setting(range=BELOW_1),
@@ -322,8 +331,8 @@ TRL_SETTINGS = {
     "max_grad_norm": Setting(range=AT_LEAST_0),
     # The machine
     "use_cpu": Setting(aliases=("cpu",)),
-    "bf16": Setting(default=True),  # on a CPU only if a recipe or a flag asks for it
-    "fp16": Setting(on_cpu=False),
+    "bf16": Setting(default=True, measures=True),  # on a CPU only if a recipe or a flag asks for it
+    "fp16": Setting(on_cpu=False, measures=True),
     "tf32": Setting(on_cpu=None),
     "use_liger_kernel": Setting(on_cpu=False),
     "gradient_checkpointing": Setting(default=None, may_be_none=True, change=NOTHING),  # None: preflight/room.py

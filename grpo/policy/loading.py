@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from peft import PeftConfig, PeftModel
 from transformers import (
     AutoConfig,
@@ -27,7 +28,10 @@ from trl import get_peft_config, get_quantization_config
 from grpo.core import folder_of
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
+from grpo.core.text import digest
 from lean_grpo import sharding
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # kinds of numbers by their bytes
 
 
 @contextlib.contextmanager
@@ -171,6 +175,21 @@ def _load_policy(config: Config, trainable: bool) -> Any:
                 f"model_name_or_path: weights of {name!r} are not finite ({key}); use an earlier checkpoint"
             )
     return policy
+
+
+def digest_of_weights(model: Any) -> str:
+    """Return a hash of a model's weights, the same on any device and for any names; "" if they are elsewhere.
+
+    Quantized weights are left out: their bits depend on the device, while those of embeddings and norms do not.
+    """
+    sums = []
+    for weight in model.parameters():
+        if weight.is_meta:
+            return ""
+        if weight.is_floating_point():
+            bits = weight.detach().view(BITS[weight.element_size()])
+            sums.append(bits.sum(dtype=torch.int64).item())  # of whole numbers, so that no order of addition counts
+    return digest(*map(str, sorted(sums)))
 
 
 def own_attention(config: Config) -> str:

@@ -277,13 +277,11 @@ def about_opened_tags(plan: Plan) -> Iterator[Check]:
 
 @CHECKS.add_for_training
 def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
-    """Warn if the prompts' tokens differ from the checkpoint's. Refuse other training rows."""
-    if not plan.run.checkpoint:
-        return
-    resume.check_rows(plan.run.checkpoint, plan.data.train)
-    if resume.has_other_tokens(plan.run.checkpoint, plan.data.tokens):
-        finding = "the tokens of the prompts, or the end token, are not the checkpoint's (an edited or dated chat "
-        finding += "template, another tokenizer)"
+    """Warn if rows, or the prompts' tokens, differ from the checkpoint's. Refuse other training prompts."""
+    if plan.run.checkpoint and (changed := resume.changed_data(plan.run.checkpoint, plan.data)):
+        finding = f"since the checkpoint: the {' and the '.join(changed)}"
+        if resume.TOKENS in changed:
+            finding += " (an edited or dated chat template, another tokenizer or end token)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo.core.kinds import is_number
 from grpo.results import measures
+from grpo.results.measures import is_of_evaluation
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*"  # besides measures of the evaluation
 # Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
@@ -68,11 +69,17 @@ def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the log into one line per step, in order. Later values win; a session's summary is skipped."""
-    steps: dict[int, dict[str, Any]] = {}
+    """Merge the log into one line per step, in order. Later values win; a session's summary is skipped.
+
+    So are evaluations with another `measure` than the last one: other questions, code, or settings of answering.
+    """
+    lines, steps = list(lines), dict[int, dict[str, Any]]()
+    last = next((line["measure"] for line in reversed(lines) if "measure" in line), None)
     for line in lines:
         if "train_runtime" not in line:
-            steps[line["step"]] = steps.get(line["step"], {}) | line
+            same = line.get("measure", last) == last
+            kept = {key: value for key, value in line.items() if same or not is_of_evaluation(key)}
+            steps[line["step"]] = steps.get(line["step"], {}) | kept
     return [steps[step] for step in sorted(steps)]
 
 

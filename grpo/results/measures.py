@@ -140,6 +140,15 @@ MEASURES = (
 )
 
 
+def is_of_evaluation(key: str) -> bool:
+    """True if a logged number is one of an evaluation: the run's own, or TRL's.
+
+    >>> is_of_evaluation("eval/accuracy_strict"), is_of_evaluation("eval_reward"), is_of_evaluation("reward")
+    (True, True, False)
+    """
+    return key.startswith(("eval/", "eval_"))
+
+
 def of_reward(name: str) -> Measure:
     """Return the measure of one of the run's rewards."""
 

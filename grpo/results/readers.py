@@ -117,6 +117,7 @@ class Log(TypedDict, total=False):
 
     step: Required[int]
     step_time: Number
+    measure: str  # a digest of what an evaluation rests on (runs/resume.py)
 
 
 class Alarm(TypedDict):
@@ -136,6 +137,7 @@ class Evaluation(TypedDict, total=False):
     step: int
     judge: str | None
     judge_error: str | None
+    measure: str
 
 
 class ChangeOfShare(TypedDict):

@@ -63,7 +63,7 @@ def start_record(run: "Run", **values: Any) -> None:
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus},
         "geometry": dataclasses.asdict(config.geometry),
         **values,
-        "sources": run.source.hashes,
+        "sources": run.facts["sources"],
         "code": run.source.code,
         "origin": config.origin,
         "decisions": [f"{note.name}: {note.finding}" for note in (*config.notes, *run.notes)],

@@ -20,8 +20,12 @@ from grpo.results.readers import known_record, read_record
 from grpo.runs import checkpoints
 from grpo.runs.source import REST, without_rest
 
-# What the processes of one run compare, besides settings, code and versions
-FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows", "tokens": "tokens", "held_out": "held-out rows"}
+# What the processes of one run compare, besides settings, sources and versions
+FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows"}
+# Sources that are not code, by their label for people
+HELD_OUT, COLUMNS, TOKENS = "held-out questions", "other columns of the training rows", "tokens of the prompts"
+WEIGHTS = "weights to begin with"
+CHOOSERS = "metric_for_best_model", "greater_is_better"
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
@@ -43,7 +47,9 @@ class Rows(Protocol):
 
 
 def seal_record(settings: dict[str, Any], sources: dict[str, str], data: Rows, sharding: str) -> dict[str, Any]:
-    """Return what a run rests on: it is part of each checkpoint's seal, and its processes compare it.
+    """Return what a run and its figures rest on: part of each checkpoint's seal, and compared by its processes.
+
+    `run.json` has it, too; `check_weights` adds the weights, once they are loaded.
 
     Args:
         sharding: the run's way, as `processes.sharding` names it.
@@ -54,29 +60,82 @@ def seal_record(settings: dict[str, Any], sources: dict[str, str], data: Rows, s
     )
     return {
         "settings": as_json(settings),
-        "sources": sources,
-        "data": hash_of_rows(data.rows),
-        "tokens": data.tokens,
-        "held_out": hash_of_rows(data.held_out),
+        "sources": sources | _hashes_of(data),
+        "data": hash_of_rows(data.rows, ("prompt", "answer")),
         "sharding": sharding,
         "versions": versions(),
         "commit": (commit() or "").rstrip("+"),  # edited files are in `sources`
     }
 
 
-def has_other_tokens(checkpoint: Path | None, tokens: str) -> bool:
-    """True if a checkpoint was trained on other tokens of the same prompts (another chat template or tokenizer)."""
-    return checkpoint is not None and checkpoints.read_seal(checkpoint).get("tokens", tokens) != tokens
+def _hashes_of(data: Rows) -> dict[str, str]:
+    """Return hashes of the rows as rewards and judge see them, and of the prompts as the model does, by label."""
+    columns = [name for name in data.rows.column_names if name not in ("prompt", "question", "answer")]
+    seen = [name for name in data.held_out.column_names if name != "prompt"]
+    return {
+        HELD_OUT: hash_of_rows(data.held_out, seen),
+        COLUMNS: hash_of_rows(data.rows, columns),
+        TOKENS: data.tokens,
+    }
+
+
+def changed_data(checkpoint: Path, data: Rows) -> list[str]:
+    """Return the labels of data that differ from the checkpoint's.
+
+    Raises:
+        UserError: the checkpoint was trained on other prompts or gold answers, so that its place in them has no
+            meaning.
+    """
+    check_rows(checkpoint, data.rows)
+    return other_sources(checkpoints.read_seal(checkpoint), _hashes_of(data))
 
 
 def check_rows(checkpoint: Path, rows: Dataset) -> None:
     """Raise UserError if the checkpoint was trained on other rows."""
-    data = hash_of_rows(rows)
+    data = hash_of_rows(rows, ("prompt", "answer"))
     if checkpoints.read_seal(checkpoint).get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
             f"skip some; use the run's own data, prompt, chat template and eval_* settings{_or_new_run(checkpoint)}"
         )
+
+
+def check_weights(checkpoint: Path, weights: str, name: str) -> None:
+    """Raise UserError if a checkpoint's run began from other weights: those of an adapter's base are not in it."""
+    if WEIGHTS in other_sources(checkpoints.read_seal(checkpoint), {WEIGHTS: weights}):
+        raise UserError(
+            f"model_name_or_path: the weights of {name!r} are not those that the run of {checkpoint} began with, so "
+            "that its adapter, its reference model and its evaluation before training belong to other weights; "
+            f"restore them (of the Hub: --model_revision with the commit of that time){_or_new_run(checkpoint)}"
+        )
+
+
+def measure_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a seal or record that evaluations rest on.
+
+    These are the questions and the columns that rewards and judge read, the code of rewards and judge, the prompt and
+    its tokens, and the settings of answering and grading.
+    """
+    sources = {key: value for key, value in (facts.get("sources") or {}).items() if not key.startswith(REST)}
+    for apart in (COLUMNS, WEIGHTS, "code of prepare"):  # held-out questions are as `prepare` made them
+        sources.pop(apart, None)
+    return {
+        "settings": {key: value for key, value in (facts.get("settings") or {}).items() if about(key).measures},
+        "sources": sources,
+    }
+
+
+def changed_measure(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
+    """Return, in words, why evaluations of the checkpoint's run and of this one are not comparable."""
+    then, now = measure_of(checkpoints.read_seal(checkpoint)), measure_of(facts)
+    settings = changes(then, now["settings"], lambda key: True)
+    return list(_in_words(settings, other_sources(then, now["sources"])).values())
+
+
+def changed_chooser(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
+    """Return, in words, what makes another metric, or its other end, choose the best checkpoint."""
+    changed = changes(checkpoints.read_seal(checkpoint), facts["settings"], CHOOSERS.__contains__)
+    return list(_in_words(changed, []).values())
 
 
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
@@ -231,11 +290,11 @@ def _is_moved(then: Any, now: Any) -> bool:
     return os.path.basename(os.path.normpath(then)) == os.path.basename(os.path.normpath(now))
 
 
-def hash_of_rows(rows: Dataset, asked: str = "prompt") -> str:
-    """Hash the prompts (or another column) and gold answers of rows, in order."""
+def hash_of_rows(rows: Dataset, columns: Sequence[str]) -> str:
+    """Hash these columns of rows, in order."""
     digest = hashlib.sha256()
-    for pair in zip(rows[asked], rows["answer"], strict=True):
-        digest.update(json.dumps(pair).encode())
+    for values in zip(*(rows[name] for name in columns), strict=True):
+        digest.update(json.dumps(values, default=repr).encode())  # repr: dates, images and bytes
     return digest.hexdigest()
 
 

@@ -6,6 +6,7 @@ given up for a signal, since a resumed run repeats them. At any other time a sig
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -42,7 +43,7 @@ from grpo.core.processes import (
     sharding,
 )
 from grpo.core.settings import LENGTH, Config, about, given_by
-from grpo.core.text import human_bytes
+from grpo.core.text import digest, human_bytes
 from grpo.report import contents, report
 from grpo.report.files import best_weights
 from grpo.runs import checkpoints, directory, record, resume, source
@@ -69,8 +70,10 @@ class Run:
         output: the run's directory.
         checkpoint: the checkpoint to resume from; None: the run starts from the beginning.
         changed: what differs from the run that wrote the checkpoint, in words.
+        remeasured: what of it makes evaluations another measure than before, once the run is open.
+        rechosen: what of it makes the best value so far another one.
         notes: decisions about directory and checkpoint, for preflight's table.
-        facts: what the run rests on (resume.seal_record), once it is open.
+        facts: what the run and its figures rest on (resume.seal_record): before it is open, the code alone.
         source: the code of the run.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
@@ -88,8 +91,10 @@ class Run:
         self.args.resume_from_checkpoint = claim.checkpoint
         self._use(Path(claim.output_dir))
         self.changed: list[str] = []
+        self.remeasured: list[str] = []
+        self.rechosen: list[str] = []
         self.notes = list(claim.notes)
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {"sources": source.hashes}
         self.step: int | None = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
         self.planned = 0
         self.best_step: int | None = None
@@ -164,6 +169,11 @@ class Run:
                 self._use(output)
             self.facts = resume.seal_record(self.settings(), self.source.hashes, data, sharding(self.args))
             self._compare_processes()
+            if self.checkpoint:
+                self.remeasured = resume.changed_measure(self.checkpoint, self.facts)
+                self.rechosen = self.remeasured + resume.changed_chooser(self.checkpoint, self.facts)
+                data_changed = [f"the {label}" for label in resume.changed_data(self.checkpoint, data)]
+                self.changed = list(dict.fromkeys([*self.changed, *data_changed, *self.remeasured]))
             with self._signals(), self._readable():
                 yield
 
@@ -174,6 +184,32 @@ class Run:
         checkpoint = checkpoints.identity(self.checkpoint) if self.checkpoint else None
         if found := first_difference(self.facts | {"checkpoint": checkpoint}, resume.disagreement):
             raise UserError(f"{found}; start the same line with the same code and data on each machine")
+
+    def check_weights(self, weights: str) -> None:
+        """Add the weights that the policy begins with to `facts`.
+
+        Args:
+            weights: their digest; "" if this process does not have them.
+
+        Raises:
+            UserError: those of another process, or of the run that wrote the checkpoint, are others.
+        """
+        if not weights:
+            return
+        self.facts["sources"] |= {resume.WEIGHTS: weights}
+        self._compare_processes()
+        if self.checkpoint:
+            resume.check_weights(self.checkpoint, weights, str(self.config.model.model_name_or_path))
+
+    @property
+    def because_remeasured(self) -> str:
+        """What of a resumed run makes evaluations another measure, in words."""
+        return ", ".join(self.remeasured)
+
+    @property
+    def measure(self) -> str:
+        """A digest of what an evaluation of this run rests on."""
+        return digest(json.dumps(resume.measure_of(self.facts), sort_keys=True))
 
     def begin(self, **values: Any) -> None:
         """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""

@@ -2,15 +2,18 @@
 
 `source/` keeps the files: the script, those of the user's that it uses, and the recipe. `run.json` has the text of
 each reward, of the judge and of `prepare`. Hashes of their syntax (`ast.unparse`) are compared, so that comments,
-layout, and the order and grouping of imports do not count.
+layout, and the order and grouping of imports do not count. So are files whose names are in the code, such as those
+that a reward opens.
 """
 
 import ast
+import contextlib
+import hashlib
 import inspect
 import itertools
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -35,7 +38,8 @@ class Source(NamedTuple):
         files: the contents of files, by name.
         code: the text of each function, by label; without those of libraries, and those that no file contains.
         hashes: what is compared, by a label for people: `code of` each function, with the definitions of its file
-            that it uses; `code in` each file of helpers, and in HYPERPARAMETERS; the `rest of` other files.
+            that it uses; `code in` each file of helpers, and in HYPERPARAMETERS; the `rest of` other files; the
+            `contents of` files whose names are in the code.
     """
 
     files: dict[str, bytes]
@@ -76,6 +80,8 @@ def read(
         hashes[label] = digest(*map(ast.unparse, kept[_has_docstring(kept) :]))
         if is_script:
             hashes[CALLS] = digest(*_calls_in(body, inline))
+        opened = _named_files(kept, path.parent)
+        hashes |= {f"contents of {name}": _hash_of_file(at) for name, at in opened.items()}
     return Source(files, code, hashes)
 
 
@@ -183,6 +189,23 @@ def _calls_in(body: list[ast.stmt], settings: Collection[str]) -> list[str]:
 # --- Files --------------------------------------------------------------------------------------------------------
 
 
+def _named_files(body: list[ast.stmt], folder: Path) -> dict[str, Path]:
+    """Return the files whose names are texts in the code, in the working directory or in the code's folder."""
+    docstrings = {id(node.value) for line in body for node in ast.walk(line) if isinstance(node, ast.Expr)}
+    found: dict[str, Path] = {}
+    for node in (node for line in body for node in ast.walk(line)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            with contextlib.suppress(OSError, ValueError):  # a text that is no name
+                at = next((at for at in (Path(node.value), folder / node.value) if at.is_file()), None)
+                found |= {node.value: at} if at else {}
+    return found
+
+
+def _hash_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 def _users_files(script: Path, functions: Iterable[Callable[..., Any]]) -> list[Path]:
     """List the user's files that the script and the functions are in, or import from."""
     home = script.resolve()
@@ -208,6 +231,34 @@ def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, Non
         origin = value if isinstance(value, ModuleType) else sys.modules.get(str(home))
         if origin is not None:
             _add_files(origin, folders, used)
+    _add_imported(path, folders, used)
+
+
+def _add_imported(path: Path, folders: Iterable[Path], used: dict[Path, None]) -> None:
+    """Add the files that a file imports anywhere, also in the body of a function, which may not have run yet."""
+    for name, level in _imports_in(ast.parse(path.read_bytes())):
+        roots = [*path.parents][level - 1 : level] if level else folders
+        places = [root.joinpath(*name.split(".")) for root in roots]
+        for place in (file for at in places for file in (at.with_name(f"{at.name}.py"), at / "__init__.py")):
+            if place.is_file() and (file := place.resolve()) not in used and not is_of_a_library(str(file)):
+                with contextlib.suppress(SyntaxError, ValueError):  # which fails where it is imported
+                    ast.parse(file.read_bytes())
+                    used[file] = None
+                    _add_imported(file, folders, used)
+
+
+def _imports_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the name and the level of each module that a file imports, and of names that may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module or ''}.{alias.name}" for alias in node.names)]
+            yield from ((name.strip("."), node.level) for name in names if name)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name, call = str(node.args[0].value), ast.unparse(node.func).rpartition(".")[2]
+            if call in ("import_module", "__import__") and name.strip("."):
+                yield name.lstrip("."), len(name) - len(name.lstrip("."))
 
 
 def _file_of(module: ModuleType | None) -> Path | None:

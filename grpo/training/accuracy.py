@@ -9,7 +9,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_object, write_json
+from grpo.core.jsonfiles import append_line, read_object, write_json
 from grpo.core.phases import EVALUATION
 from grpo.core.processes import GivenUp, is_first_process, say, show
 from grpo.core.text import decimals
@@ -54,16 +54,18 @@ class AccuracyCurve(TrainerCallback):
     def measure_before(self) -> None:
         """Evaluate the policy before training, save and print its answers, and prepare evaluations with `eval_every`.
 
-        A resumed run reuses its first evaluation unless a relevant setting has changed.
+        A resumed run reuses its first evaluation if that rests on the same as this session's.
         """
         config, trainer = self.run.config, self.trainer
         if not len(self.held_out.rows):
             return
         saved, checkpoint = None, self.run.checkpoint
-        if checkpoint and not self.run.changed:
-            saved = saved_evaluation(checkpoint.parent, self.held_out)
+        if checkpoint:
+            saved = saved_evaluation(checkpoint.parent, self.held_out, self.run.measure)
         before: Evaluation | None = broadcast_object_list([saved])[0]  # the first process': all must do the same
         if before is None:
+            if self.run.remeasured:
+                say(f"note: the evaluation before training is measured again, since {self.run.because_remeasured}")
             before = self._evaluate(self.held_out)
         else:
             say("Evaluation before training: reused from the start of the run")
@@ -105,14 +107,22 @@ class AccuracyCurve(TrainerCallback):
         trainer, task = self.trainer, held_out.task
         with self.run.during(EVALUATION), sharding.whole(trainer) as model:
             policy = Policy.in_training(model, trainer.processing_class, trainer.args, task.prompt.prefill)
-            return held_out.evaluate(policy, self.run)
+            evaluation = held_out.evaluate(policy, self.run)
+        evaluation.summary["measure"] = self.run.measure
+        return evaluation
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks
         self._measured = kept.setdefault("accuracy_curve", self._measured)
+        if self.run.rechosen:  # so that the checkpoint is evaluated, too
+            self._measured["step"] = -1
         if self.before and state.global_step == 0:
             self._log(self.before.summary)
-        elif self._is_due(state) and self._measured["step"] < state.global_step:
+            return
+        if self.before and self.run.remeasured and is_first_process():  # the curve's new beginning
+            line = {"step": 0, "measure": self.run.measure, **logged(self.before.summary)}
+            append_line(self.run.output / "metrics.jsonl", line)
+        if self._is_due(state) and self._measured["step"] < state.global_step:
             self._measure()  # stopped before this evaluation
             if not self.trainer.trl_evaluates:
                 self.trainer.consider_checkpoint()
@@ -149,8 +159,7 @@ class AccuracyCurve(TrainerCallback):
         """Log and print the summary for the current step."""
         trainer = self.trainer
         step = self._measured["step"] = trainer.state.global_step
-        logs = {f"eval/{key}": value for key, value in summary.items() if not isinstance(value, str)}
-        logs["time/evaluation"] = logs.pop("eval/seconds")
+        logs = logged(summary)
         due = trainer.control.should_log
         # not TRL's log, which would add training metrics of an incomplete step
         Trainer.log(trainer, logs)
@@ -166,13 +175,20 @@ class AccuracyCurve(TrainerCallback):
             show(f"step {step}, held-out questions: {', '.join(parts)}")
 
 
-def saved_evaluation(directory: Path, held_out: HeldOut) -> Evaluation | None:
-    """Load a run's evaluation before training if it has the same held-out questions and number of samples."""
+def logged(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a summary by the names under which they are logged."""
+    logs = {f"eval/{key}": value for key, value in summary.items() if not isinstance(value, str)}
+    logs["time/evaluation"] = logs.pop("eval/seconds")
+    return logs
+
+
+def saved_evaluation(directory: Path, held_out: HeldOut, measure: str) -> Evaluation | None:
+    """Load a run's evaluation before training, if it is whole and of this measure and number of samples."""
     try:
         summary = read_object(directory / "eval_before.json")
         answers = read_answers(file_of(directory, "before"))
     except UserError:  # a broken file: measure again
         return None
-    wanted = list(zip(held_out.rows["question"], held_out.rows["answer"], strict=True))
-    asked = [(one.question, one.answer) for one in answers]
-    return Evaluation(summary, answers) if asked == wanted and summary.get("k", 1) == held_out.samples else None
+    wanted = len(held_out.rows), held_out.samples, measure
+    found = len(answers), summary.get("k", 1), summary.get("measure")
+    return Evaluation(summary, answers) if found == wanted else None

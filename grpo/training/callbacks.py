@@ -16,6 +16,7 @@ from grpo.core.processes import show
 from grpo.data.dataset import Data
 from grpo.policy import templates
 from grpo.report import report, trackers
+from grpo.results.measures import is_of_evaluation
 from grpo.rewarding import registry
 from grpo.runs import resume
 from grpo.runs.run import Run
@@ -39,8 +40,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill
     trainer.run, trainer.each_token = run, run.check
-    if resume.has_other_tokens(run.checkpoint, data.tokens):
-        run.changed.append("the tokens of the prompts")
+    run.check_weights(trainer.weights)
     record = task.record()
     trainer.seal_record = run.facts | record  # `ask` reads the prompt from a copied checkpoint
     trackers.start(run.args)
@@ -51,7 +51,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
-        MetricsFile(run.output),
+        MetricsFile(run.output, run.measure),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
         Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm),
@@ -59,23 +59,29 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
-    rows = data.counts() | {"fingerprint": resume.hash_of_rows(data.train, "question")}  # without the prompt around it
+    rows = data.counts() | {
+        "fingerprint": resume.hash_of_rows(data.train, ("question", "answer"))
+    }  # without the prompt around it
     trainer.wandb_id = trackers.wandb_id(run.args)
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
     run.begin(**record, data=rows, perfect=perfect, **tracked)
 
 
 class MetricsFile(TrainerCallback):
-    """Append the trainer's logs to `metrics.jsonl`: one JSON object per line, with `step` and `epoch`, without NaN."""
+    """Append the trainer's logs to `metrics.jsonl`: one JSON object per line, with `step` and `epoch`, without NaN.
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "metrics.jsonl"
+    An evaluation's line also has what it rests on, as `measure`: those of another measure are no part of its curve.
+    """
+
+    def __init__(self, directory: Path, measure: str) -> None:
+        self.path, self.measure = directory / "metrics.jsonl", measure
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
         if state.is_world_process_zero and logs:
-            append_line(self.path, {"step": state.global_step, **logs})
+            measure = {"measure": self.measure} if any(map(is_of_evaluation, logs)) else {}
+            append_line(self.path, {"step": state.global_step, **measure, **logs})
 
 
 class LiveReport(TrainerCallback):

@@ -37,6 +37,7 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainerState
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy
 from trl.trainer.utils import RepeatSampler
 
@@ -53,8 +54,9 @@ from grpo.core.phases import (
     Phase,
 )
 from grpo.core.processes import GivenUp, say
+from grpo.policy.loading import digest_of_weights
 from grpo.report import card, hub, trackers
-from grpo.results.measures import LENIENT
+from grpo.results.measures import LENIENT, is_of_evaluation
 from grpo.rewarding.guard import RewardGuard, keep_random_states, random_states_kept
 from grpo.rewarding.rollout import Fault, Rollout, verdicts
 from grpo.runs import checkpoints, pickles
@@ -88,7 +90,6 @@ OPTIONS = {
     "betas",
     "eps",
     "weight_decay",
-    "momentum",
     "fused",
 }  # of a group of an optimizer's parameters
 
@@ -115,6 +116,7 @@ class RunTrainer(LeanGRPOTrainer):
         history: what alarms and causes know of the run; a resumed run has its own.
         best_step: the optimizer step of the best checkpoint, once its weights are loaded; None before.
         seal_record: additional values for the seal of each checkpoint.
+        weights: a digest of the weights to begin with (policy/loading.py).
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
 
@@ -124,8 +126,9 @@ class RunTrainer(LeanGRPOTrainer):
     own_metric: Callable[[], dict[str, float]] | None = None
     trl_evaluates = True
 
-    def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: Any, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
+        self.weights = "" if isinstance(model, str) else digest_of_weights(model)
+        super().__init__(model, *args, **kwargs)
         self.seal_record: dict[str, Any] = {}
         self._restore_random_states: Callable[[], None] | None = None
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
@@ -455,10 +458,23 @@ class RunTrainer(LeanGRPOTrainer):
         return is_best or self.control.should_save
 
     def _init_training_state(self, *args: Any) -> Any:
-        """Like transformers', but find the best checkpoint beside the resumed one, where it was moved with its run."""
+        """Like transformers', but find the best checkpoint beside the resumed one, where it was moved with its run.
+
+        A best value of another metric or measure is forgotten. Callbacks with a state have it again.
+        """
         resumed = args[3]
         with self._during(READING) if resumed else contextlib.nullcontext():
             counts = super()._init_training_state(*args)
+        rechosen = self.run.rechosen if self.run else []
+        if resumed is not None and not rechosen:
+            self._restore_callbacks()
+        if rechosen and self.state.best_metric is not None:
+            say(f"note: the best value so far is dropped, since {', '.join(rechosen)}")
+            self.state.best_metric = self.state.best_global_step = self.state.best_model_checkpoint = None
+        if self.run and self.run.remeasured:  # what is said of the log is not of two measures
+            for line in self.state.log_history:
+                for key in [key for key in line if is_of_evaluation(key)]:
+                    del line[key]
         if resumed is not None and self._keeps_the_best and (best := self.state.best_global_step):
             beside = Path(resumed).with_name(f"checkpoint-{best}")
             earlier = self.state.best_model_checkpoint
@@ -471,6 +487,23 @@ class RunTrainer(LeanGRPOTrainer):
             with self._during(READING):  # now, and not once training is over
                 pickles.check(Path(kept))
         return counts
+
+    def _restore_callbacks(self) -> None:
+        """Give callbacks that export a state (ExportableState) that of the checkpoint, such as used-up patience.
+
+        Their arguments stay those of this session. transformers restores them only if asked, with the old arguments.
+        """
+        saved = self.state.stateful_callbacks
+        for callback in self.callback_handler.callbacks:
+            known = saved.get(type(callback).__name__) if isinstance(callback, ExportableState) else None
+            attributes = known.get("attributes") if isinstance(known, dict) else None
+            for name, value in attributes.items() if isinstance(attributes, dict) else ():
+                if isinstance(value, type(getattr(callback, name, None))):
+                    setattr(callback, name, value)
+            if isinstance(callback, EarlyStoppingCallback):
+                patience = callback.early_stopping_patience
+                if callback.early_stopping_patience_counter >= patience:  # it has ended the run, which goes on
+                    callback.early_stopping_patience_counter = 0
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

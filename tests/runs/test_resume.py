@@ -1,5 +1,6 @@
 """A resumed run lists the settings that changed, and refuses those that its checkpoint or its data do not allow."""
 
+import datetime
 import json
 import os
 import shutil
@@ -178,11 +179,13 @@ def test_data_is_identified_by_prompts_and_answers_in_order():
     rows = [{"prompt": [{"role": "user", "content": "1 + 1?"}], "answer": "2"}, {"prompt": [], "answer": "3"}]
 
     def of(rows):
-        return resume.hash_of_rows(Dataset.from_list(rows))
+        return resume.hash_of_rows(Dataset.from_list(rows), ("prompt", "answer"))
 
     assert of(rows) == of(rows) != of(rows[::-1])
     assert of(rows) != of([{**rows[0], "answer": "3"}, rows[1]])
     assert of(rows) == of([{**row, "question": "not looked at"} for row in rows])
+    dated = Dataset.from_list([{"answer": "2", "day": datetime.date(2026, 11, 28), "raw": b"\xff"}])
+    assert len(resume.hash_of_rows(dated, dated.column_names)) == 64  # values without a JSON form
 
 
 def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, write_jsonl):
@@ -213,7 +216,7 @@ def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run,
     learned.copy()
     resumed = [*tiny_run(**LEARNS, save_steps="1"), "--max_steps", "3", "--resume_from_checkpoint", "auto"]
     assert train_grpo.main([*resumed, "--dry_run", "true"]) == 0
-    assert "the tokens of the prompts, or the end token" not in " ".join(capfd.readouterr().out.split())
+    assert "the tokens of the prompts" not in " ".join(capfd.readouterr().out.split())
 
     def dated(*given, **options):
         tokenizer = load(*given, **options)
@@ -224,7 +227,7 @@ def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run,
     monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", dated)
     assert train_grpo.main(resumed) == 0
     said = " ".join(capfd.readouterr().out.split())
-    assert "the tokens of the prompts, or the end token, are not the checkpoint's" in said
+    assert "since the checkpoint: the tokens of the prompts (an edited or dated chat template" in said
     assert "the tokens of the prompts" in json.loads(Path("run/run.json").read_text())["sessions"][-1]["changed"]
 
 
@@ -247,8 +250,8 @@ def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
 FACTS = {
     "settings": {**THEN, "save_steps": 10, "dataset_name": "a.csv", "report_to": ["wandb"], "local_rank": 0}
     | {"eval_dataset_name": "c.csv", "per_device_eval_batch_size": 4, "dataloader_num_workers": 0},
-    "sources": PARTS,
-    **{"data": "a", "tokens": "b", "held_out": "c", "sharding": UNSHARDED, "checkpoint": None, "commit": "d" * 40},
+    "sources": PARTS | {resume.TOKENS: "b", resume.HELD_OUT: "c", resume.WEIGHTS: "e"},
+    **{"data": "a", "sharding": UNSHARDED, "checkpoint": None, "commit": "d" * 40},
     "versions": {"torch": "2.13.0", "vllm": "0.9", "python": "3.11.7"},
 }
 # What one process has that the first has not, and what is said of it
@@ -259,8 +262,9 @@ DISAGREEMENTS = [
     ({"settings": {"output_dir": "b", "report_to": [], "local_rank": 1}}, ""),
     ({"settings": {"dataset_name": "b.csv", "eval_dataset_name": "d.csv"}}, ""),  # of the same rows
     ({"data": "x", "settings": {"dataset_name": "b.csv"}}, "dataset_name (b.csv instead of a.csv), the rows"),
-    ({"tokens": "x"}, "the tokens"),
-    ({"held_out": "x"}, "the held-out rows"),
+    ({"sources": {resume.TOKENS: "x"}}, "the tokens of the prompts"),
+    ({"sources": {resume.HELD_OUT: "x"}, "settings": {"eval_dataset_name": "d.csv"}}, "the held-out questions"),
+    ({"sources": {resume.WEIGHTS: "x"}}, "the weights to begin with"),
     ({"sources": {"code of date_exact": "x", "rest of the script": "y"}}, "the code of date_exact"),
     ({"sources": {"rest of the script": "y"}}, "the rest of the script"),
     ({"sharding": "DeepSpeed ZeRO-2"}, "sharding (DeepSpeed ZeRO-2 instead of no sharding)"),

@@ -52,6 +52,38 @@ def test_files_are_the_script_its_own_imports_and_the_recipe(own):
     assert files["train_grpo.py"] == (ROOT / "train_grpo.py").read_bytes() and files["mine.yaml"] == b"seed: 1\n"
 
 
+IMPORTED = {  # how a reward reaches a helper or a file, besides the imports at the top of its file
+    "an import in the body": "from late import pay",
+    "a module in the body": "import late",
+    "by name": "import importlib\n    importlib.import_module('late')",
+    "through another file": "import between",
+    "a file that it opens": "open('late.txt').read()",
+    "a file as an argument": "__import__('pathlib').Path('late.txt').read_text()",
+}
+
+
+@pytest.mark.parametrize("way", IMPORTED)
+def test_what_a_body_imports_or_opens_is_compared(monkeypatch, way):
+    """Before it has run: a reward's first call comes after the code was read."""
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("lazy.py").write_text(f"def close(completions, **kwargs):\n    {IMPORTED[way]}\n    return [0.0]\n")
+    Path("between.py").write_text("def two():\n    import late\n    return late\n")
+    try:
+        lazy = importlib.import_module("lazy")
+        found = []
+        for number in ("1", "2"):
+            Path("late.py").write_text(f"def pay():\n    return {number}\n")
+            Path("late.txt").write_text(number)
+            found.append(read({"close": lazy.close}))
+        one, two = found
+        assert [name for name in one.hashes if one.hashes[name] != two.hashes[name]] == (
+            ["contents of late.txt"] if "file" in way and "through" not in way else ["code in late.py"]
+        )
+        assert ("late.py" in one.files) is ("contents of late.txt" not in one.hashes)
+    finally:
+        sys.modules.pop("lazy")
+
+
 def test_a_library_in_a_folder_of_its_own_is_not_copied(own, tmp_path_factory, monkeypatch):
     """As `pip install --editable` leaves it."""
     folder = tmp_path_factory.mktemp("library")

@@ -20,16 +20,15 @@ from grpo.training.causes import History
 def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
     rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "1 + 2?", "answer": "3"}]
     lines = [json.dumps(row) + "\n" for row in rows]
-    (tmp_path / "eval_before.json").write_text('{"n": 2}')
+    (tmp_path / "eval_before.json").write_text('{"n": 2, "measure": "a"}')
 
-    def saved(text, answers=("2", "3"), samples=1):
+    def saved(text, measure="a", samples=1):
         (tmp_path / "completions_before.jsonl").write_text(text)
-        rows = {"question": ["1 + 1?", "1 + 2?"], "answer": list(answers)}
-        return saved_evaluation(tmp_path, HeldOut(rows, Task(XML), {}, {}, samples))
+        return saved_evaluation(tmp_path, HeldOut(rows, Task(XML), {}, {}, samples), measure)
 
-    assert saved("".join(lines)) == Evaluation({"n": 2}, list(map(Answer.from_json, rows)))
+    assert saved("".join(lines)) == Evaluation({"n": 2, "measure": "a"}, list(map(Answer.from_json, rows)))
     assert saved(lines[0]) is None and saved("".join(lines)[:-9]) is None  # killed while it was written
-    assert saved("".join(lines), answers=("2", "4")) is None and saved("".join(lines), samples=4) is None
+    assert saved("".join(lines), measure="b") is None and saved("".join(lines), samples=4) is None
 
 
 def evaluated(text, *values):

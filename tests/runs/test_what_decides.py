@@ -1,0 +1,170 @@
+"""A resumed run carries a figure on only if what it rests on is the same: rows, code, weights, settings, metric."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers_runs import LEARNS
+from safetensors.torch import load_file, save_file
+from transformers import EarlyStoppingCallback
+
+import train_grpo
+from grpo.report.files import read_run
+from grpo.training import callbacks
+
+SHORT = LEARNS | {"eval_samples": "6", "save_steps": "2", "eval_every": "2", "logging_steps": "1"}
+BEST = {"load_best_model_at_end": "true", "metric_for_best_model": "reward"}
+REUSED = "Evaluation before training: reused from the start of the run"
+JUDGE = (
+    "def near(text, row):\n    return row.get('tolerance', 0) >= 50\n\n\n"
+    "def close(completions, tolerance, **kwargs):\n    return [float(len(text) % 7) for text in completions]\n"
+)
+OWN = {"judge": "mine.near", "reward_funcs": "mine.close", "allow_custom_rewards": "true"}
+
+
+def read(path):
+    return json.loads(Path(path).read_text())
+
+
+def rows(tolerance=0, count=60):
+    lines = [{"question": f"What is {n} + 3?", "answer": str(n + 3), "tolerance": tolerance} for n in range(count)]
+    texts = [json.dumps(line) + "\n" for line in lines]
+    Path("data.jsonl").write_text("".join(texts[: count // 2]))
+    Path("held_out.jsonl").write_text("".join(texts[count // 2 :]))
+
+
+def trained(argv, capsys):
+    """Run the command, and return what it printed in one line."""
+    assert train_grpo.main(argv) == 0, capsys.readouterr()
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture
+def resume(tiny_run, capsys):
+    """Train two steps; return a function that trains two more, with other settings, and returns what it printed."""
+    rows()
+    Path("mine.py").write_text(JUDGE)
+    own = SHORT | OWN | {"dataset_name": "data.jsonl", "eval_dataset_name": "held_out.jsonl", "max_samples": None}
+
+    def start(**settings):
+        trained(tiny_run(**own | settings | {"max_steps": "2"}), capsys)
+
+        def again(**others):
+            more = {"max_steps": "4", "resume_from_checkpoint": "auto"}
+            return trained(tiny_run(**own | settings | more | others), capsys)
+
+        return again
+
+    return start
+
+
+CHANGES = {  # settings of the resumed run, and what it says has changed
+    "a column that the judge reads": ({}, "the held-out questions"),
+    "other held-out questions": ({"eval_samples": "9"}, "the held-out questions"),
+    "the weights of rewards": ({"reward_weights": "0.5"}, "reward_weights"),
+    "the longest answer": ({"max_completion_length": "12"}, "max_completion_length"),
+    "the code of the judge": ({}, "the code of the judge mine.near"),
+    "nothing that is measured": ({"learning_rate": "2e-3"}, ""),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_figure_of_another_measure_is_not_carried_on(resume, case):
+    """Neither "before", nor the best value so far, nor the curve."""
+    settings, said = CHANGES[case]
+    again = resume(**BEST)
+    if "column" in case:
+        rows(tolerance=50)
+    if "code" in case:
+        Path("mine.py").write_text(JUDGE.replace("0) >= 50", "0) >= 0"))
+    shown = again(**settings)
+    state = read("run/checkpoint-4/trainer_state.json")
+    curve = read_run(Path("run")).curves["eval/reward"].steps
+    if not said:
+        assert REUSED in shown and curve == [0, 2, 4]
+        return
+    assert REUSED not in shown and f"measured again, since {said}" in shown, shown
+    assert f"the best value so far is dropped, since {said}" in shown, shown
+    measured = {line["step"]: line["eval/reward"] for line in metrics() if "eval/reward" in line}
+    assert state["best_metric"] in [measured[2], measured[4]]  # both measured in the session that was resumed
+    assert curve == [0, 2, 4]
+    assert said in str(read("run/run.json")["sessions"][1]["changed"])
+    if settings:  # the new figures are carried on
+        assert REUSED in again(**settings, max_steps="6")
+
+
+def metrics():
+    return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("other", [{"metric_for_best_model": "accuracy_lenient"}, {"greater_is_better": "false"}])
+def test_the_best_value_of_another_metric_is_dropped(resume, other):
+    again = resume(**BEST)
+    first = read("run/checkpoint-2/trainer_state.json")["best_metric"]
+    shown = again(**other)
+    assert f"the best value so far is dropped, since {next(iter(other))}" in shown and REUSED in shown
+    name = f"eval/{other.get('metric_for_best_model', 'reward')}"
+    values = {line["step"]: line[name] for line in metrics() if name in line}
+    better = min if "greater_is_better" in other else max
+    best = better((2, 4), key=values.get)
+    assert read("run/run.json")["best_step"] == best, (first, values)
+    assert read("run/checkpoint-4/trainer_state.json")["best_metric"] == values[best]
+
+
+def moved(weights):
+    """Change one number of a file of weights, and none of its size."""
+    tensors = load_file(weights)
+    name = min(tensors)
+    tensors[name].view(-1)[0] += 1
+    size = weights.stat().st_size
+    save_file(tensors, weights, {"format": "pt"})
+    assert weights.stat().st_size == size
+
+
+@pytest.mark.parametrize("adapter", ["true", "false"])
+def test_other_weights_to_begin_with_are_refused(tiny_run, capsys, adapter):
+    base = Path(shutil.copytree(LEARNS["model_name_or_path"], "base"))
+    own = SHORT | {"model_name_or_path": "base", "use_peft": adapter}
+    trained(tiny_run(**own | {"max_steps": "2"}), capsys)
+    moved(base / "model.safetensors")
+    assert train_grpo.main(tiny_run(**own | {"max_steps": "4", "resume_from_checkpoint": "auto"})) == 2
+    line = capsys.readouterr().err
+    assert "the weights of 'base' are not those" in line and "--model_name_or_path" in line and "Traceback" not in line
+    assert read("run/run.json")["step"] == 2
+
+
+@pytest.mark.parametrize("given", ["optim_args", "nothing"])
+def test_options_that_the_checkpoint_overrules_are_refused(tiny_run, capsys, given):
+    own = SHORT | {"optim": "rmsprop", "optim_args": "alpha=0.9"}
+    trained(tiny_run(**own | {"max_steps": "2"}), capsys)
+    other = {"optim_args": "alpha=0.5"} if given == "optim_args" else {}
+    status = train_grpo.main(tiny_run(**own | other | {"max_steps": "4", "resume_from_checkpoint": "auto"}))
+    assert status == (2 if other else 0)
+    assert not other or "use --optim_args alpha=0.9" in capsys.readouterr().err
+
+
+class Patient(EarlyStoppingCallback):
+    """One of the user's, by inheritance."""
+
+
+@pytest.mark.parametrize("kind", [EarlyStoppingCallback, Patient])
+def test_early_stopping_remembers_its_patience(tiny_run, capsys, monkeypatch, kind):
+    original = callbacks.add_callbacks
+
+    def added(trainer, *args):
+        original(trainer, *args)
+        trainer.add_callback(kind(3))
+
+    monkeypatch.setattr(train_grpo, "add_callbacks", added)
+    own = SHORT | BEST | {"learning_rate": "1e-9", "eval_every": "1", "save_steps": "1"}
+    del own["load_best_model_at_end"]
+    shown = trained(tiny_run(**own | {"max_steps": "12"}), capsys)
+    whole = re.search(r"ended training at step (\d+) of 12", shown)[1]
+    shutil.rmtree(Path("run") / f"checkpoint-{whole}")
+    shown = trained(tiny_run(**own | {"max_steps": "12", "resume_from_checkpoint": "auto"}), capsys)
+    assert re.search(r"ended training at step (\d+) of 12", shown)[1] == whole
+    # patience that is used up begins anew: otherwise the command that the line offers would do nothing
+    shown = trained(tiny_run(**own | {"max_steps": "12", "resume_from_checkpoint": "auto"}), capsys)
+    assert int(re.search(r"ended training at step (\d+) of 12", shown)[1]) == int(whole) + 3
