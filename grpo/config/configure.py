@@ -16,7 +16,7 @@ from transformers import Trainer, get_scheduler
 from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
-from grpo.config import best, hardware, validate
+from grpo.config import adapters, best, hardware, validate
 from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
 from grpo.core import ROOT, commands, processes
 from grpo.core.checklist import Check
@@ -152,6 +152,7 @@ def configure(
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     hardware.choose_gpu(settings, argv, program)
     notes += hardware.fit_to_machine(settings, origin, program)
+    notes += adapters.take_from_saved(settings, origin)
     data = settings["dataset_name"] or settings["eval_dataset_name"]
     default_dir, default_run = directory.default_names(
         settings["model_name_or_path"], data, settings["eval_only"], of_recipe=shipped_data
