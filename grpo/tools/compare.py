@@ -23,9 +23,12 @@ from grpo.results import comparison, measures
 from grpo.results.answer import Answer
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
+from grpo.runs.resume import COLUMNS, IN_PROMPTS, TOKENS, WEIGHTS
 from grpo.runs.source import without_rest
 
 DEFAULTS = dataclasses.asdict(ScriptArguments())
+HELPERS = "code in ", "contents of "  # how the labels of what functions use begin
+REWARDING = {"reward_funcs", "reward_weights", "reward_args"}
 MISSING = "–"  # in a run's column, where its record lacks the setting
 
 
@@ -44,13 +47,23 @@ def gains(runs: Sequence[RunFiles], measure: Measure) -> list[float]:
 
 
 def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
-    """List differing parts that are not settings: prompt, code, training rows. Runs without a part are skipped."""
+    """List differing parts that are not settings: prompt, code, rows, weights. Runs without a part are skipped.
+
+    Parts that another difference changes anyway, such as the tokens of other prompts, are no difference of their own.
+    """
     hashes: dict[str, set[str]] = {}
     for run in runs:
         rows = (run.record.get("data") or {}).get("fingerprint")
-        for label, value in {**(run.record.get("sources") or {}), "training rows": rows}.items():
+        for label, value in {"training rows": rows, **(run.record.get("sources") or {})}.items():
             hashes.setdefault(label, set()).update([value] if value else [])
-    return without_rest(label for label, values in hashes.items() if len(values) > 1)
+    found = [label for label, values in hashes.items() if len(values) > 1]
+    of_model = {"model_name_or_path", "model_revision", "dtype", "load_in_4bit", "load_in_8bit"} & {*differing(runs)}
+    caused = {
+        COLUMNS: "training rows" in found,
+        TOKENS: bool({"training rows", *IN_PROMPTS} & {*found} or of_model),
+        WEIGHTS: bool(of_model),
+    }
+    return without_rest(label for label in found if not caused.get(label))
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
@@ -103,9 +116,16 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     settings, sources = differing(runs), differing_sources(runs)
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
     one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
+    copies = _copies(runs) if one_experiment else {}
     lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
+    lines += [
+        f"{copy} has the same answers as {first}, letter by letter: they count as one run"
+        for copy, first in copies.items()
+    ]
     show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
-    show(_table(runs, with_mean=one_experiment))
+    rewarded = REWARDING.isdisjoint(settings) and not _reward_functions(runs) & {*sources}
+    counted_runs = [run for run in runs if run.directory not in copies] if one_experiment else []
+    show(_table(runs, counted_runs, [] if rewarded else [measures.REWARD]))
     if settings or sources:
         lines.append("What differs:")
     elif one_experiment:
@@ -119,8 +139,36 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
         show(for_rich(line), soft_wrap=True)
 
 
-def _table(runs: Sequence[RunFiles], with_mean: bool) -> Table:
-    shown = [one for one in measures.MEASURES if one.curve and any(one.key in run.results for run in runs)]
+def _copies(runs: Sequence[RunFiles]) -> dict[Path, Path]:
+    """Return the runs whose answers are all those of an earlier one, by directory, and that one.
+
+    Two of them would give an interval without width, though nothing was repeated.
+    """
+    first: dict[str, Path] = {}
+    copies: dict[Path, Path] = {}
+    for run in runs:
+        if answers := run.answers("after"):
+            same = first.setdefault(json.dumps([one.to_json() for one in answers]), run.directory)
+            copies |= {} if same == run.directory else {run.directory: same}
+    return copies
+
+
+def _reward_functions(runs: Sequence[RunFiles]) -> set[str]:
+    """Return the labels of the code of the runs' rewards, and of all helpers, which rewards may use."""
+    names = [name for run in runs for name in run.settings.get("reward_funcs") or []]
+    helpers = {label for run in runs for label in run.record.get("sources") or {} if label.startswith(HELPERS)}
+    return {f"code of {name}" for name in names} | helpers
+
+
+def _table(runs: Sequence[RunFiles], counted_runs: Sequence[RunFiles], hidden: Sequence[Measure]) -> Table:
+    """Build the table.
+
+    Args:
+        counted_runs: the runs whose mean gain is shown, if there are any.
+        hidden: measures that are not the same in all runs.
+    """
+    known = [one for one in measures.MEASURES if one.curve and one not in hidden]
+    shown = [one for one in known if any(one.key in run.results for run in runs)]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for measure in shown:
@@ -128,9 +176,9 @@ def _table(runs: Sequence[RunFiles], with_mean: bool) -> Table:
     for run in runs:
         status = "" if run.status == "finished" else f"\n({run.status})"
         table.add_row(for_rich(f"{run.directory}{status}"), *(_cell(run, measure.key) for measure in shown))
-    if with_mean:
+    if counted_runs:
         table.add_section()
-        table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in shown))
+        table.add_row("mean gain", *(_mean(gains(counted_runs, measure), measure) for measure in shown))
     return table
 
 
@@ -142,7 +190,7 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         theirs = run.answers("after")
         if not (answers and theirs):
             continue
-        pairs = _common(answers, theirs)
+        pairs = _common(answers, theirs, by_row=bool(first.evaluations["after"].get("judge")))
         if what := _other_judges(first, run) or ("" if pairs else "answered other questions"):
             lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
@@ -163,15 +211,19 @@ def _other_judges(first: RunFiles, run: RunFiles) -> str:
     changed = differing_sources([first, run])
     if judge != other or f"code of the judge {judge}" in changed:
         return "have other judges"
-    helpers = [label for label in changed if judge and label.startswith("code in ")]
+    helpers = [label for label in changed if judge and label.startswith(HELPERS)]
     return f"may have other judges (other {', other '.join(helpers)})" if helpers else ""
 
 
-def _common(one: Sequence[Answer], other: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
-    """Pair the answers to the questions that are in both, with the same gold answer."""
+def _common(one: Sequence[Answer], other: Sequence[Answer], by_row: bool) -> list[tuple[Answer, Answer]]:
+    """Pair the answers to the questions that are in both, with the same gold answer.
+
+    Args:
+        by_row: the judge is the user's, which reads the other columns, too.
+    """
 
     def key(answer: Answer) -> str:
-        return json.dumps([answer.question, answer.answer])
+        return json.dumps([answer.question, answer.answer, answer.row if by_row else None])
 
     theirs: dict[str, list[Answer]] = {}
     for answer in other:

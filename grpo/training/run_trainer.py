@@ -493,7 +493,7 @@ class RunTrainer(LeanGRPOTrainer):
 
         Their arguments stay those of this session. transformers restores them only if asked, with the old arguments.
         """
-        saved = self.state.stateful_callbacks
+        saved = cast(dict[str, Any], self.state.stateful_callbacks)
         for callback in self.callback_handler.callbacks:
             known = saved.get(type(callback).__name__) if isinstance(callback, ExportableState) else None
             attributes = known.get("attributes") if isinstance(known, dict) else None

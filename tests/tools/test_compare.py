@@ -196,3 +196,62 @@ def test_a_mistake_is_one_line_and_status_2(words, runs, capsys):
     assert tool(["compare", *words.split()]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_copies_of_a_run_count_once(runs, capsys):
+    """Seeds that change nothing, such as a setting without effect, would give an interval without width."""
+    copies = [write_learner(Path(f"copy{seed}"), 2, seed=seed) for seed in (4, 5)]
+    text = shown(capsys, runs[0], *copies)
+    assert "copy4 has the same answers as seed1, letter by letter: they count as one run" in text
+    assert "copy5 has the same answers as seed1" in text and "mean gain –" in text
+    text = shown(capsys, *runs, copies[0])
+    mean = scipy.stats.ttest_1samp([25.0, 50.0, 62.5], 0).confidence_interval(0.95)
+    assert "mean gain +45.8" in text and f"({mean[0]:+.1f} to {mean[1]:+.1f})".replace("-", "−") in text
+
+
+RESTS_ON = {  # a part of what a run rests on; what is said if it differs alone, and with what changes it anyway
+    "other columns of the training rows": {"data": {"fingerprint": "2"}},
+    "tokens of the prompts": {"data": {"fingerprint": "2"}},
+    "weights to begin with": {"settings": {"model_name_or_path": "other"}},
+    "held-out questions": None,
+}
+
+
+@pytest.mark.parametrize("part", RESTS_ON)
+def test_what_a_run_rests_on_is_compared(capsys, part):
+    first, other = (write_learner(Path(name), gain) for name, gain in (("a", 2), ("b", 4)))
+    change(first, sources={part: "1"}, data={"fingerprint": "1"})
+    change(other, sources={part: "2"}, data={"fingerprint": "1"})
+    said = shown(capsys, first, other)
+    assert said.endswith(f"What differs: Other {part}") and "mean gain" not in said
+    if cause := RESTS_ON[part]:
+        settings = json.loads((other / "run.json").read_text())["settings"]
+        change(other, **cause | ({"settings": settings | cause["settings"]} if "settings" in cause else {}))
+        said = shown(capsys, first, other)
+        assert part not in said and "What differs" in said
+    change(other, sources={}, settings=json.loads((first / "run.json").read_text())["settings"])
+    change(other, data={"fingerprint": "1"})  # a record of an earlier version
+    assert "What differs" not in shown(capsys, first, other)
+
+
+@pytest.mark.parametrize("other", [{"reward_funcs": ["x"]}, {"reward_weights": [0.5]}, {"reward_args": {"f": {}}}])
+def test_values_of_other_rewards_share_no_column(runs, capsys, other):
+    again = write_learner(Path("again"), 3, seed=1)
+    for run in (runs[0], again):
+        for when in ("before", "after"):
+            change(run, f"eval_{when}.json", reward=1.25)
+    assert "1.25 → 1.25" in shown(capsys, runs[0], again)
+    change(again, settings=json.loads((again / "run.json").read_text())["settings"] | other)
+    change(again, origin=dict.fromkeys(other, "flag"))
+    assert "1.25" not in shown(capsys, runs[0], again)
+
+
+def test_a_judge_of_ones_own_pairs_the_rows_that_it_reads(runs, capsys):
+    """The same question with another tolerance is another question."""
+    for run in runs[:2]:
+        change(run, "eval_after.json", judge="mine.near")
+    assert "After training, on the same 8 questions" in shown(capsys, *runs[:2])
+    path = runs[1] / "completions_after.jsonl"
+    lines = [json.loads(line) | {"row": {"tolerance": 50}} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "seed1 and seed2 answered other questions" in shown(capsys, *runs[:2])
