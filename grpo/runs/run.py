@@ -194,12 +194,13 @@ class Run:
         Raises:
             UserError: those of another process, or of the run that wrote the checkpoint, are others.
         """
-        if not weights:
+        first: str = broadcast_object_list([weights])[0]
+        if not first:
             return
-        self.facts["sources"] |= {resume.WEIGHTS: weights}
+        self.facts["sources"] |= {resume.WEIGHTS: weights or first}
         self._compare_processes()
         if self.checkpoint:
-            resume.check_weights(self.checkpoint, weights, str(self.config.model.model_name_or_path))
+            resume.check_weights(self.checkpoint, first, str(self.config.model.model_name_or_path))
 
     @property
     def because_remeasured(self) -> str:

@@ -21,12 +21,14 @@ from grpo.training.callbacks import LiveReport, MetricsFile
 
 
 def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
-    callback, logs = MetricsFile(tmp_path), {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
+    callback, logs = MetricsFile(tmp_path, "m"), {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
     for step, first in ((1, True), (2, True), (3, False)):
         callback.on_log(None, SimpleNamespace(is_world_process_zero=first, global_step=step), None, logs=logs)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
-    assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
+    assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375 and "measure" not in lines[0]
+    callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=3), None, logs={"eval/reward": 1.0})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["measure"] == "m"
 
 
 def test_the_live_report_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):
