@@ -25,7 +25,7 @@ CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(D
         ("--lora_r 8", "use_peft"),
         ("--bnb_4bit_quant_type fp4", "load_in_4bit"),
         ("--vllm_gpu_memory_utilization 0.5", "use_vllm"),
-        ("--dataloader_persistent_workers true", "dataloader_num_workers; drop it, or add --dataloader_num_workers 1"),
+        ("--dataloader_persistent_workers true", "dataloader_num_workers; drop it, or use --dataloader_num_workers 1"),
     ],
 )
 def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
@@ -99,8 +99,8 @@ def test_no_held_out_questions_skip_the_curve_of_a_recipe(tmp_path):
 @pytest.mark.parametrize(
     "flags",
     [
-        "--beta 0", "--epsilon 0.2 --epsilon_high 5", "--epsilon inf", "--delta 1.5", "--max_grad_norm 0",
-        "--max_grad_norm inf", "--warmup_steps 0.1", "--logging_steps 0.5", "--save_total_limit 1",
+        "--beta 0", "--epsilon 0.2 --epsilon_high 5 --num_iterations 2", "--delta 1.5 --num_iterations 2", "--max_grad_norm 0",
+        "--epsilon 0.1 --loss_type cispo", "--epsilon_high 5 --loss_type cispo", "--warmup_steps 0.1", "--logging_steps 0.5", "--save_total_limit 1",
         "--eval_only true --dataset_name none --eval_dataset_name a.jsonl",
         '--chat_template_kwargs {"enable_thinking":false}', "--lr_scheduler_kwargs {}",
         '--accelerator_config {"split_batches":false}',
