@@ -156,12 +156,12 @@ def _check_value(key: str, value: Any, is_set: bool) -> None:
     """Raise UserError for a value that this setting cannot have, whatever the others are."""
     known = about(key)
     expected = f"; use a number {known.range.label}".rstrip() if known.range else ""
-    for number in _numbers(value):
-        if not math.isfinite(number):
-            raise UserError(f"{key}: {number} is not a finite number{expected}")
     if isinstance(value, str) and known.range:  # TRL reads the text
         with contextlib.suppress(ValueError):
             value = float(value)
+    for number in _numbers(value):
+        if not math.isfinite(number):
+            raise UserError(f"{key}: {number} is not a finite number{expected}")
     if known.range and isinstance(value, int | float) and not known.range.contains(value):
         raise UserError(f"{key}: {value} is out of range{expected}")
     if known.choices and value is not None and value not in known.choices:

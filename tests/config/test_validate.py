@@ -99,8 +99,9 @@ def test_no_held_out_questions_skip_the_curve_of_a_recipe(tmp_path):
 @pytest.mark.parametrize(
     "flags",
     [
-        "--beta 0", "--epsilon 0.2 --epsilon_high 5 --num_iterations 2", "--delta 1.5 --num_iterations 2", "--max_grad_norm 0",
-        "--epsilon 0.1 --loss_type cispo", "--epsilon_high 5 --loss_type cispo", "--warmup_steps 0.1", "--logging_steps 0.5", "--save_total_limit 1",
+        "--beta 0", "--epsilon 0.2 --epsilon_high 5 --num_iterations 2", "--delta 1.5 --num_iterations 2",
+        "--max_grad_norm 0", "--epsilon 0.1 --loss_type cispo", "--epsilon_high 5 --loss_type cispo",
+        "--warmup_steps 0.1", "--logging_steps 0.5", "--save_total_limit 1",
         "--eval_only true --dataset_name none --eval_dataset_name a.jsonl",
         '--chat_template_kwargs {"enable_thinking":false}', "--lr_scheduler_kwargs {}",
         '--accelerator_config {"split_batches":false}',

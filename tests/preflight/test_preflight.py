@@ -230,6 +230,39 @@ def test_the_steps_of_the_run_are_counted(table):
     assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
 
 
+SCHEDULES = [  # flags, the warning, and what it says
+    ("--max_steps 1", "warmup_steps", "the learning rate is 0 in the first step: no weight moves"),
+    ("--max_steps 1 --warmup_steps 1", "warmup_steps", "no weight moves (the warm-up takes 1 step, the run has 1)"),
+    ("--max_steps 6 --warmup_steps 100", "warmup_steps", "ends at 5e-06 and never reaches 0.0001"),
+    ("--max_steps 6 --warmup_steps 6", "warmup_steps", "ends at 8.33333e-05 and never reaches 0.0001"),
+    ("--warmup_steps 99 --lr_scheduler_type linear", "warmup_steps", "never reaches 0.0001"),  # whole epochs
+    ("--learning_rate 0", "learning_rate", "0: no weight moves"),
+    ("--max_steps 6 --warmup_steps 5", None, ""),
+    ("--max_steps 1 --warmup_steps 0", None, ""),
+    ("--max_steps 1 --lr_scheduler_type constant", None, ""),
+    ("", None, ""),
+]
+
+
+@pytest.mark.parametrize(("flags", "name", "said"), SCHEDULES)
+def test_a_rate_that_is_never_reached_is_warned_of(flags, name, said, table):
+    words = flags.replace("--", "").split()
+    checks = table(**dict(zip(words[::2], words[1::2], strict=True)))
+    found = {one: checks[one] for one in ("warmup_steps", "learning_rate") if one in checks}
+    assert set(found) == ({name} if name else set())
+    assert not name or (said in found[name].finding and found[name].status == "warning")
+
+
+def test_the_rate_that_is_named_is_that_of_the_last_step(tiny_model, tmp_path, table):
+    trainer = make_trainer(
+        GRPOTrainer, tiny_model, tmp_path, max_steps=6, warmup_steps=100, lr_scheduler_type="cosine", learning_rate=1e-4
+    )
+    trainer.train()
+    rates = [line["learning_rate"] for line in trainer.state.log_history if "learning_rate" in line]
+    said = table(max_steps="6", warmup_steps="100")["warmup_steps"].finding
+    assert f"ends at {rates[-1]:g} " in said and max(rates) == rates[-1]
+
+
 RATES = [  # of the command line, million weights, an adapter: the rate to try
     (None, 1.7, "false", "1e-4"),
     (None, 135, "false", "2e-5"),
