@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import Trainer, get_scheduler
+from transformers import GenerationConfig, Trainer, get_scheduler
 from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
@@ -229,6 +229,13 @@ def _try_checkpointing(given: dict[str, Any] | None) -> None:
         checkpoint(torch.neg, torch.ones(1, requires_grad=True), **given).backward()
 
 
+def _try_compiling(training: GRPOConfig) -> None:
+    """Let torch read its compiler's settings, which it compiles by in the first step."""
+    if training.torch_compile:
+        with one_line("torch_compile: "):
+            torch.compile(torch.neg, backend=training.torch_compile_backend or "", mode=training.torch_compile_mode)
+
+
 def to_dataclasses(
     settings: Mapping[str, Any], flags: Collection[str] = ()
 ) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
@@ -243,6 +250,8 @@ def to_dataclasses(
             _try_optimizer(training, flags)
         _try_schedule(training)
         _try_checkpointing(cast(Any, training.gradient_checkpointing_kwargs))
+        _try_compiling(training)
+        GenerationConfig(cache_implementation=training.cache_implementation)
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None

@@ -18,7 +18,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from grpo.config.parsing import DEFAULTS, MAPPINGS
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import ALIASES, UNSET, Geometry, about, given_by
+from grpo.core.settings import ALIASES, UNSET, Geometry, about, given_by, steps_per_generation
 from grpo.core.text import counted
 
 # Arguments of `generate` that no setting replaces, with the reason why they cannot be set
@@ -215,9 +215,7 @@ def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:
     """
     batch, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
     group, total = settings["num_generations"], settings["generation_batch_size"]
-    steps = settings["steps_per_generation"] or accumulation
-    if total is not None and settings["steps_per_generation"] is None:
-        steps = max(1, total // (batch * world_size))  # TRL refuses non-multiples
+    steps = steps_per_generation(settings, world_size)
     if steps % accumulation and accumulation % steps:
         key = "steps_per_generation" if total is None else "generation_batch_size"
         instead = accumulation * (1 if total is None else batch * world_size)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import math
 import os
 import re
@@ -92,28 +93,26 @@ class Condition(NamedTuple):
     remedy: str
 
 
-def is_on(name: str, value: Any = "true") -> tuple[Condition]:
+def is_on(name: str, value: Any = "true") -> Condition:
     """Return the condition that a switch, or a number that may be 0, is set."""
-    return (Condition(name, lambda settings: bool(settings[name]), f"--{name} {value}"),)
+    return Condition(name, lambda settings: bool(settings[name]), f"--{name} {value}")
 
 
-def is_one_of(name: str, *values: str) -> tuple[Condition]:
+def is_one_of(name: str, *values: str) -> Condition:
     """Return the condition that a setting has one of these values; the first one is the remedy."""
     *others, last = values
     words = f"{', '.join(others)} or {last}" if others else last
-    return (Condition(f"{name} {words}", lambda settings: str(settings[name]) in values, f"--{name} {values[0]}"),)
+    return Condition(f"{name} {words}", lambda settings: str(settings[name]) in values, f"--{name} {values[0]}")
 
 
-def is_named(name: str, part: str, label: str, remedy: str) -> tuple[Condition]:
+def is_named(name: str, part: str, label: str, remedy: str) -> Condition:
     """Return the condition that a setting's text has a part that this regular expression finds."""
-    return (Condition(label, lambda settings: bool(re.search(part, str(settings[name]))), remedy),)
+    return Condition(label, lambda settings: bool(re.search(part, str(settings[name]))), f"--{name} {remedy}")
 
 
 def _is_off_policy(settings: Mapping[str, Any]) -> bool:
-    """Return whether any completion is trained on after an optimizer step on its rollout, as TRL decides it."""
-    batch = settings["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
-    steps = settings["steps_per_generation"] or (settings["generation_batch_size"] or 0) // batch
-    uses = (steps or settings["gradient_accumulation_steps"]) * settings["num_iterations"]
+    """Return whether an optimizer step follows another one of the same rollout, as TRL decides it."""
+    uses = steps_per_generation(settings, int(os.environ.get("WORLD_SIZE", "1"))) * settings["num_iterations"]
     return bool(settings["gradient_accumulation_steps"] % uses)
 
 
@@ -122,70 +121,59 @@ def _vllm_samples(settings: Mapping[str, Any]) -> bool:
     return bool(settings["use_vllm"]) or (settings["use_vllm"] is None and not settings["use_cpu"])
 
 
-def _wide(settings: Mapping[str, Any]) -> float:
-    """Return the upper end of the clipped ratio."""
+def _is_sharded(way: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether weights or optimizer are divided among devices in this way, by a setting or by a launcher."""
+    return bool(settings[way]) or os.environ.get(f"ACCELERATE_USE_{way.upper()}") == "true"
+
+
+def _highest_ratio(settings: Mapping[str, Any]) -> float:
     high = settings["epsilon_high"]
     return 1 + float(settings["epsilon"] if high is None else high)
 
 
-ADAPTER, QUANTIZED, WORKERS = is_on("use_peft"), is_on("load_in_4bit"), is_on("dataloader_num_workers", 1)
-VLLM = (Condition("use_vllm", _vllm_samples, "--use_vllm true"),)
-VLLM_SERVER, VLLM_COLOCATED = (*VLLM, *is_one_of("vllm_mode", "server")), (*VLLM, *is_one_of("vllm_mode", "colocate"))
-VLLM_CORRECTED = (*VLLM, *is_on("vllm_importance_sampling_correction"))
-OFF_POLICY = (
-    Condition(
-        "an optimizer step on older completions (on-policy, all ratios are 1)", _is_off_policy, "--num_iterations 2"
-    ),
-)
-OFF_POLICY_OR_VLLM = (
-    OFF_POLICY[0]._replace(holds=lambda settings: _is_off_policy(settings) or _vllm_samples(settings)),
+# What several settings need
+ADAPTER, QUANTIZED = is_on("use_peft"), is_on("load_in_4bit")
+VLLM = Condition("use_vllm", _vllm_samples, "--use_vllm true")
+SERVER, COLOCATED = is_one_of("vllm_mode", "server"), is_one_of("vllm_mode", "colocate")
+CORRECTED = is_on("vllm_importance_sampling_correction")
+OFF_POLICY = Condition("steps on older completions (else all ratios are 1)", _is_off_policy, "--num_iterations 2")
+OFF_POLICY_OR_VLLM = OFF_POLICY._replace(holds=lambda settings: _is_off_policy(settings) or _vllm_samples(settings))
+OFF_POLICY_OR_CISPO = OFF_POLICY._replace(  # which weights by the clipped ratio
+    holds=lambda settings: _is_off_policy(settings) or settings["loss_type"] == "cispo"
 )
 CLIPPED = is_one_of("loss_type", "dapo", "grpo", "bnpo", "dr_grpo", "luspo")
-CLIPPED_BELOW = (  # cispo clips above alone, at epsilon_high, which is epsilon if it is unset
-    CLIPPED[0]._replace(
-        holds=lambda settings: (
-            CLIPPED[0].holds(settings) or (settings["loss_type"] == "cispo" and settings["epsilon_high"] is None)
-        )
-    ),
+CLIPPED_OR_CISPO = is_one_of("loss_type", "dapo", "grpo", "bnpo", "dr_grpo", "luspo", "cispo")
+CLIPPED_BY_EPSILON = CLIPPED_OR_CISPO._replace(  # cispo has an upper end alone
+    holds=lambda settings: (
+        CLIPPED.holds(settings) or (settings["loss_type"] == "cispo" and settings["epsilon_high"] is None)
+    )
 )
-CISPO_OR_OFF_POLICY = (
-    OFF_POLICY[0]._replace(holds=lambda settings: _is_off_policy(settings) or settings["loss_type"] == "cispo"),
-)
-CLIPPED_ABOVE = is_one_of("loss_type", "dapo", "grpo", "bnpo", "dr_grpo", "luspo", "cispo")
 SAPO, VESPO = is_one_of("loss_type", "sapo"), is_one_of("loss_type", "vespo")
-KL = (Condition("beta above 0", lambda settings: bool(settings["beta"]), "--beta 0.04"),)
+KL = Condition("beta above 0", lambda settings: bool(settings["beta"]), "--beta 0.04")
 SYNCHRONIZED, ADAPTIVE = is_on("sync_ref_model"), is_on("use_adaptive_entropy")
-TRL_EVALUATES = (
-    Condition(
-        "eval_strategy",
-        lambda settings: str(settings["eval_strategy"]) != "no" or bool(settings["eval_on_start"]),
-        "--eval_strategy steps (the run's own evaluation has --eval_every)",
-    ),
-)
 WHOLE_EPOCHS = is_one_of("max_steps", "-1")
 WARMS_UP = is_named(
     "lr_scheduler_type",
     "^(?!(constant|reduce_lr_on_plateau|greedy)$)",
     "a schedule with a warm-up",
-    "--lr_scheduler_type constant_with_warmup",
+    "constant_with_warmup",
 )
-LOW_RANK = is_named("optim", "galore|apollo", "a GaLore or APOLLO optimizer", "--optim galore_adamw")
-CHECKPOINTED = (
-    Condition(
-        "gradient_checkpointing",
-        lambda settings: settings["gradient_checkpointing"] is not False or settings["activation_checkpointing"],
-        "--gradient_checkpointing true",
-    ),
+LOW_RANK = is_named("optim", "galore|apollo", "a GaLore or APOLLO optimizer", "galore_adamw")
+CHECKPOINTED = Condition(  # None: preflight decides
+    "gradient_checkpointing",
+    lambda settings: settings["gradient_checkpointing"] is not False or bool(settings.get("activation_checkpointing")),
+    "--gradient_checkpointing true",
 )
-DEEPSPEED = (
-    Condition(
-        "deepspeed",
-        lambda settings: bool(settings["deepspeed"]) or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true",
-        "--deepspeed FILE",
-    ),
+WORKERS = is_on("dataloader_num_workers", 1)
+FSDP = Condition("fsdp", functools.partial(_is_sharded, "fsdp"), "--fsdp true")
+DEEPSPEED = Condition("deepspeed", functools.partial(_is_sharded, "deepspeed"), "--deepspeed FILE")
+TRL_EVALUATES = Condition(
+    "eval_strategy",
+    lambda settings: str(settings["eval_strategy"]) != "no" or bool(settings["eval_on_start"]),
+    "--eval_strategy steps (the run's own evaluation has --eval_every)",
 )
 PUSHES, SHOWS = is_on("push_to_hub"), is_on("log_completions")
-TRACKIO = is_named("report_to", "trackio|all", "report_to trackio", "--report_to trackio")
+TRACKIO = is_named("report_to", "trackio|all", "report_to trackio", "trackio")
 UNSET: Any = object()
 NO_EFFECT = "it has no effect:"
 OTHER_SAMPLES = "it draws other samples for the same seed, so that no run can be repeated"
@@ -355,7 +343,7 @@ class ScriptArguments:
         "a whole group if prompts are long.",
         AT_LEAST_1,
         change=NOTHING,
-        needs=is_on("packed"),
+        needs=(is_on("packed"),),
     )
     # The run
     stop_on_alarm: bool = _setting(False, "End at the first alarm, with a checkpoint (status 3).", change=NOTHING)
@@ -377,21 +365,21 @@ TRL_SETTINGS = {
     "use_cache": Setting(),
     "load_in_4bit": Setting(on_cpu=False, aliases=("quantization_config",)),
     "load_in_8bit": Setting(on_cpu=False),
-    "bnb_*": Setting(needs=QUANTIZED),
-    "use_bnb_nested_quant": Setting(needs=QUANTIZED),
+    "bnb_*": Setting(needs=(QUANTIZED,)),
+    "use_bnb_nested_quant": Setting(needs=(QUANTIZED,)),
     "use_peft": Setting(change=CHECKPOINT, aliases=("use_lora",)),
-    "lora_r": Setting(range=AT_LEAST_1, change=CHECKPOINT, needs=ADAPTER, aliases=("lora_rank",)),
-    "lora_alpha": Setting(range=ABOVE_0, default=64, needs=ADAPTER),
-    "lora_dropout": Setting(range=BELOW_1, needs=ADAPTER),
+    "lora_r": Setting(range=AT_LEAST_1, change=CHECKPOINT, needs=(ADAPTER,), aliases=("lora_rank",)),
+    "lora_alpha": Setting(range=ABOVE_0, default=64, needs=(ADAPTER,)),
+    "lora_dropout": Setting(range=BELOW_1, needs=(ADAPTER,)),
     "lora_target_modules": Setting(
         default=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
         change=CHECKPOINT,
-        needs=ADAPTER,
+        needs=(ADAPTER,),
     ),
-    "lora_task_type": Setting(fixed=("CAUSAL_LM", "GRPO trains causal language models"), needs=ADAPTER),
-    "lora_*": Setting(needs=ADAPTER),
-    "use_rslora": Setting(needs=ADAPTER),
-    "use_dora": Setting(needs=ADAPTER),
+    "lora_task_type": Setting(fixed=("CAUSAL_LM", "GRPO trains causal language models"), needs=(ADAPTER,)),
+    "lora_*": Setting(needs=(ADAPTER,)),
+    "use_rslora": Setting(needs=(ADAPTER,)),
+    "use_dora": Setting(needs=(ADAPTER,)),
     # Batches
     "per_device_train_batch_size": Setting(
         range=AT_LEAST_1, change=CHECKPOINT, aliases=("batch_size", "micro_batch_size", "train_batch_size")
@@ -412,7 +400,7 @@ TRL_SETTINGS = {
     "full_determinism": Setting(),
     "shuffle_dataset": Setting(change=CHECKPOINT),
     "max_steps": Setting(range=STEPS, change=LENGTH, aliases=("num_training_steps", "steps", "total_steps")),
-    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, needs=WHOLE_EPOCHS, aliases=("epochs",)),
+    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, needs=(WHOLE_EPOCHS,), aliases=("epochs",)),
     # Sampling
     "max_completion_length": Setting(
         range=AT_LEAST_1,
@@ -428,27 +416,27 @@ TRL_SETTINGS = {
     "cache_implementation": Setting(),
     "max_tool_calling_iterations": Setting(fixed=(None, f"{NO_EFFECT} the model gets no tools")),
     "use_vllm": Setting(default=None, may_be_none=True),  # None: if it is installed and there is a CUDA GPU
-    "vllm_mode": Setting(choices=("colocate", "server"), needs=VLLM),
-    "vllm_model_impl": Setting(choices=("vllm", "transformers"), needs=VLLM),
-    "vllm_structured_outputs_regex": Setting(needs=VLLM),
-    "vllm_server_base_url": Setting(needs=VLLM_SERVER),
-    "vllm_server_host": Setting(needs=VLLM_SERVER),
-    "vllm_server_port": Setting(range=PORTS, needs=VLLM_SERVER),
-    "vllm_server_timeout": Setting(range=AT_LEAST_0, needs=VLLM_SERVER),
-    "vllm_group_port": Setting(range=PORTS, needs=VLLM_SERVER),
-    "vllm_enable_sleep_mode": Setting(default=True, needs=VLLM_COLOCATED),
-    "vllm_gpu_memory_utilization": Setting(range=ABOVE_0_TO_1, needs=VLLM_COLOCATED),
-    "vllm_max_model_length": Setting(range=AT_LEAST_1, needs=VLLM_COLOCATED),
-    "vllm_tensor_parallel_size": Setting(range=AT_LEAST_1, needs=VLLM_COLOCATED),
-    "vllm_importance_sampling_correction": Setting(needs=VLLM),
+    "vllm_mode": Setting(choices=("colocate", "server"), needs=(VLLM,)),
+    "vllm_model_impl": Setting(choices=("vllm", "transformers"), needs=(VLLM, COLOCATED)),
+    "vllm_structured_outputs_regex": Setting(needs=(VLLM,)),
+    "vllm_server_base_url": Setting(needs=(VLLM, SERVER)),
+    "vllm_server_host": Setting(needs=(VLLM, SERVER)),
+    "vllm_server_port": Setting(range=PORTS, needs=(VLLM, SERVER)),
+    "vllm_server_timeout": Setting(range=AT_LEAST_0, needs=(VLLM, SERVER)),
+    "vllm_group_port": Setting(range=PORTS, needs=(VLLM, SERVER)),
+    "vllm_enable_sleep_mode": Setting(default=True, needs=(VLLM, COLOCATED)),
+    "vllm_gpu_memory_utilization": Setting(range=ABOVE_0_TO_1, needs=(VLLM, COLOCATED)),
+    "vllm_max_model_length": Setting(range=AT_LEAST_1, needs=(VLLM, COLOCATED)),
+    "vllm_tensor_parallel_size": Setting(range=AT_LEAST_1, needs=(VLLM, COLOCATED)),
+    "vllm_importance_sampling_correction": Setting(needs=(VLLM,)),
     "vllm_importance_sampling_mode": Setting(
-        choices=("sequence_mask", "sequence_truncate", "token_mask", "token_truncate"), needs=VLLM_CORRECTED
+        choices=("sequence_mask", "sequence_truncate", "token_mask", "token_truncate"), needs=(VLLM, CORRECTED)
     ),
-    "vllm_importance_sampling_clip_min": Setting(range=AT_LEAST_0, needs=VLLM_CORRECTED),
+    "vllm_importance_sampling_clip_min": Setting(range=AT_LEAST_0, needs=(VLLM, CORRECTED)),
     "vllm_importance_sampling_clip_max": Setting(
-        range=ABOVE_0, may_be_none=True, needs=VLLM_CORRECTED
+        range=ABOVE_0, may_be_none=True, needs=(VLLM, CORRECTED)
     ),  # None: no end
-    "vllm_importance_sampling_cap": Setting(range=ABOVE_0, needs=VLLM_CORRECTED),  # the older name
+    "vllm_importance_sampling_cap": Setting(range=ABOVE_0, needs=(VLLM, CORRECTED)),  # the older name
     "use_transformers_continuous_batching": Setting(fixed=(False, OTHER_SAMPLES)),
     "use_transformers_paged": Setting(fixed=(False, OTHER_SAMPLES)),
     "transformers_continuous_batching_config": Setting(fixed=(None, OTHER_SAMPLES)),
@@ -460,40 +448,40 @@ TRL_SETTINGS = {
     "loss_type": Setting(choices=("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo")),
     "importance_sampling_level": Setting(choices=("token", "sequence")),
     "mask_truncated_completions": Setting(),
-    "epsilon": Setting(range=AT_LEAST_0, needs=(*CLIPPED_BELOW, *CISPO_OR_OFF_POLICY)),
-    "epsilon_high": Setting(range=AT_LEAST_0, needs=(*CLIPPED_ABOVE, *CISPO_OR_OFF_POLICY)),
-    "delta": Setting(range=ABOVE_0, above=Bound("1 + epsilon_high", _wide), needs=(*CLIPPED, *OFF_POLICY)),
-    "sapo_temperature_*": Setting(range=ABOVE_0, needs=(*SAPO, *OFF_POLICY)),
-    "vespo_k_*": Setting(range=AT_LEAST_0, needs=(*VESPO, *OFF_POLICY_OR_VLLM)),
-    "vespo_lambda_*": Setting(range=ABOVE_0, needs=(*VESPO, *OFF_POLICY_OR_VLLM)),
-    "off_policy_mask_threshold": Setting(range=ABOVE_0, needs=OFF_POLICY_OR_VLLM),
+    "epsilon": Setting(range=AT_LEAST_0, needs=(CLIPPED_BY_EPSILON, OFF_POLICY_OR_CISPO)),
+    "epsilon_high": Setting(range=AT_LEAST_0, needs=(CLIPPED_OR_CISPO, OFF_POLICY_OR_CISPO)),
+    "delta": Setting(range=ABOVE_0, above=Bound("1 + epsilon_high", _highest_ratio), needs=(CLIPPED, OFF_POLICY)),
+    "sapo_temperature_*": Setting(range=ABOVE_0, needs=(SAPO, OFF_POLICY)),
+    "vespo_k_*": Setting(range=AT_LEAST_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "vespo_lambda_*": Setting(range=ABOVE_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "off_policy_mask_threshold": Setting(range=ABOVE_0, needs=(OFF_POLICY_OR_VLLM,)),
     "beta": Setting(range=AT_LEAST_0, aliases=("kl_coef", "kl_coeff")),
-    "use_bias_correction_kl": Setting(needs=KL),
-    "sync_ref_model": Setting(needs=KL),
-    "ref_model_mixup_alpha": Setting(range=ABOVE_0_TO_1, needs=SYNCHRONIZED),
-    "ref_model_sync_steps": Setting(range=AT_LEAST_1, needs=SYNCHRONIZED),
+    "use_bias_correction_kl": Setting(needs=(KL,)),
+    "sync_ref_model": Setting(needs=(KL,)),
+    "ref_model_mixup_alpha": Setting(range=ABOVE_0_TO_1, needs=(SYNCHRONIZED,)),
+    "ref_model_sync_steps": Setting(range=AT_LEAST_1, needs=(SYNCHRONIZED,)),
     "top_entropy_quantile": Setting(range=FROM_0_TO_1),
     "entropy_coef": Setting(range=ANY),  # below 0 it is a penalty
     "use_adaptive_entropy": Setting(),
-    "entropy_coef_min": Setting(range=ANY, needs=ADAPTIVE),
+    "entropy_coef_min": Setting(range=ANY, needs=(ADAPTIVE,)),
     "entropy_coef_max": Setting(
         range=ANY,
         above=Bound("entropy_coef_min", lambda settings: settings["entropy_coef_min"]),
-        needs=ADAPTIVE,
+        needs=(ADAPTIVE,),
     ),
-    "entropy_coef_delta": Setting(range=ABOVE_0, needs=ADAPTIVE),
-    "entropy_target": Setting(range=ABOVE_0, needs=ADAPTIVE),
+    "entropy_coef_delta": Setting(range=ABOVE_0, needs=(ADAPTIVE,)),
+    "entropy_target": Setting(range=ABOVE_0, needs=(ADAPTIVE,)),
     # The optimizer
     "optim": Setting(change=CHECKPOINT, same=("adamw_torch", "adamw_torch_fused")),
     "optim_args": Setting(),
-    "optim_target_modules": Setting(needs=LOW_RANK),
+    "optim_target_modules": Setting(needs=(LOW_RANK,)),
     "learning_rate": Setting(range=FROM_0_TO_1, aliases=("lr",)),
     "lr_scheduler_*": Setting(),
     "adam_beta1": Setting(range=BELOW_1),
     "adam_beta2": Setting(range=BELOW_1),
     "adam_epsilon": Setting(range=ABOVE_0),  # with 0, a gradient of 0 is divided by 0
     "weight_decay": Setting(range=AT_LEAST_0),
-    "warmup_steps": Setting(range=AT_LEAST_0, needs=WARMS_UP, aliases=("num_warmup_steps", "warmup_ratio")),
+    "warmup_steps": Setting(range=AT_LEAST_0, needs=(WARMS_UP,), aliases=("num_warmup_steps", "warmup_ratio")),
     "max_grad_norm": Setting(range=Range("at least 0; 0 does not clip", AT_LEAST_0.contains)),
     "average_tokens_across_devices": Setting(fixed=(True, f"{NO_EFFECT} TRL's losses count tokens themselves")),
     # The machine
@@ -504,27 +492,26 @@ TRL_SETTINGS = {
     "bf16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
     "fp16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
     "use_liger_kernel": Setting(on_cpu=False),
-    "liger_kernel_config": Setting(needs=is_on("use_liger_kernel")),
+    "liger_kernel_config": Setting(needs=(is_on("use_liger_kernel"),)),
     "torch_compile*": Setting(),
     "torch_empty_cache_steps": Setting(range=AT_LEAST_1, change=NOTHING),
     "gradient_checkpointing": Setting(default=None, may_be_none=True, change=NOTHING),  # None: preflight/room.py
     "activation_checkpointing": Setting(change=NOTHING),
-    "gradient_checkpointing_*": Setting(change=NOTHING, needs=CHECKPOINTED),
-    "activation_checkpointing_*": Setting(change=NOTHING, needs=CHECKPOINTED),
+    "gradient_checkpointing_*": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
+    "activation_checkpointing_*": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
     "dataloader_num_workers": Setting(range=AT_LEAST_0, change=NOTHING, of_process=True),
-    "dataloader_prefetch_factor": Setting(range=AT_LEAST_1, change=NOTHING, needs=WORKERS, of_process=True),
-    "dataloader_persistent_workers": Setting(change=NOTHING, needs=WORKERS, of_process=True),
-    "dataloader_multiprocessing_context": Setting(
-        choices=("fork", "spawn", "forkserver"), change=NOTHING, needs=WORKERS
-    ),
-    "dataloader_in_order": Setting(change=NOTHING, needs=WORKERS),
+    "dataloader_prefetch_factor": Setting(range=AT_LEAST_1, change=NOTHING, needs=(WORKERS,), of_process=True),
+    "dataloader_persistent_workers": Setting(change=NOTHING, needs=(WORKERS,), of_process=True),
+    "dataloader_multiprocessing_context": Setting(change=NOTHING, needs=(WORKERS,)),
+    "dataloader_in_order": Setting(change=NOTHING, needs=(WORKERS,)),
     "dataloader_pin_memory": Setting(change=NOTHING, of_process=True),
     "dataloader_drop_last": Setting(change=NOTHING),
     "accelerator_config": Setting(),
     "parallelism_config": Setting(),
-    "fsdp*": Setting(),
+    "fsdp": Setting(),
+    "fsdp_*": Setting(needs=(FSDP,)),
     "deepspeed": Setting(),
-    "ds3_gather_for_generation": Setting(needs=DEEPSPEED),
+    "ds3_gather_for_generation": Setting(needs=(DEEPSPEED,)),
     "ddp_find_unused_parameters": Setting(default=False),
     "ddp_bucket_cap_mb": Setting(range=AT_LEAST_1),
     "ddp_timeout": Setting(range=AT_LEAST_1, change=NOTHING),
@@ -534,7 +521,7 @@ TRL_SETTINGS = {
     "skip_memory_metrics": Setting(change=NOTHING),
     # The run's files, logs and evaluations
     "do_train": Setting(fixed=(True, f"{NO_EFFECT} the script trains; use --eval_only true to evaluate alone")),
-    "do_eval": Setting(change=MEASURE, needs=TRL_EVALUATES),
+    "do_eval": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
     "do_predict": Setting(
         fixed=(False, f"{NO_EFFECT} the script answers held-out questions; and eval_samples is their number")
     ),
@@ -544,35 +531,35 @@ TRL_SETTINGS = {
     "restore_callback_states_from_checkpoint": Setting(),
     "run_name": Setting(change=NOTHING, of_process=True),
     "report_to": Setting(change=NOTHING, of_process=True),
-    "project": Setting(change=NOTHING, needs=TRACKIO, of_process=True),
-    "trackio*": Setting(change=NOTHING, needs=TRACKIO, of_process=True),
+    "project": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
+    "trackio*": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
     "disable_tqdm": Setting(change=NOTHING, of_process=True),
-    "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING, needs=is_one_of("save_strategy", "steps")),
+    "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING, needs=(is_one_of("save_strategy", "steps"),)),
     "save_total_limit": Setting(range=AT_LEAST_0, default=2, change=NOTHING),
     "save*": Setting(change=NOTHING),
     "load_best_model_at_end": Setting(),
     "metric_for_best_model": Setting(),
-    "greater_is_better": Setting(needs=is_on("metric_for_best_model", "accuracy_lenient")),
-    "logging_steps": Setting(range=ABOVE_0, change=NOTHING, needs=is_one_of("logging_strategy", "steps")),
+    "greater_is_better": Setting(needs=(is_on("metric_for_best_model", "accuracy_lenient"),)),
+    "logging_steps": Setting(range=ABOVE_0, change=NOTHING, needs=(is_one_of("logging_strategy", "steps"),)),
     "log_on_each_node": Setting(default=False, change=NOTHING),
     "log_completions": Setting(default=True, change=NOTHING),
-    "log_completions_hub_repo": Setting(change=NOTHING, needs=SHOWS),
-    "log_unique_prompts": Setting(change=NOTHING, needs=SHOWS),
+    "log_completions_hub_repo": Setting(change=NOTHING, needs=(SHOWS,)),
+    "log_unique_prompts": Setting(change=NOTHING, needs=(SHOWS,)),
     "log_multimodal": Setting(fixed=(True, f"{NO_EFFECT} the model gets text only"), change=NOTHING),
     "log*": Setting(change=NOTHING),
-    "num_completions_to_print": Setting(range=AT_LEAST_0, default=2, change=NOTHING, needs=SHOWS),
+    "num_completions_to_print": Setting(range=AT_LEAST_0, default=2, change=NOTHING, needs=(SHOWS,)),
     "include_num_input_tokens_seen": Setting(fixed=("no", f"{NO_EFFECT} TRL counts tokens itself: num_tokens")),
     "push_to_hub": Setting(change=NOTHING, of_process=True),
-    "hub_model_id": Setting(change=NOTHING, needs=PUSHES, of_process=True),
-    "hub_revision": Setting(change=NOTHING, needs=PUSHES, of_process=True),
-    "hub_always_push": Setting(change=NOTHING, needs=PUSHES, of_process=True),
+    "hub_model_id": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
+    "hub_revision": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
+    "hub_always_push": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub*": Setting(change=NOTHING, of_process=True),
     "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
-    "num_generations_eval": Setting(range=AT_LEAST_1, needs=TRL_EVALUATES),
+    "num_generations_eval": Setting(range=AT_LEAST_1, needs=(TRL_EVALUATES,)),
     "eval_strategy": Setting(change=MEASURE),
     "eval_on_start": Setting(change=MEASURE),
-    "eval_steps": Setting(range=ABOVE_0, change=MEASURE, needs=(*TRL_EVALUATES, *is_one_of("eval_strategy", "steps"))),
-    "eval_delay": Setting(range=AT_LEAST_0, change=MEASURE, needs=TRL_EVALUATES),
+    "eval_steps": Setting(range=ABOVE_0, change=MEASURE, needs=(TRL_EVALUATES, is_one_of("eval_strategy", "steps"))),
+    "eval_delay": Setting(range=AT_LEAST_0, change=MEASURE, needs=(TRL_EVALUATES,)),
     "eval_accumulation_steps": Setting(fixed=(None, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
     "eval_do_concat_batches": Setting(fixed=(True, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
     "eval_use_gather_object": Setting(fixed=(False, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
@@ -630,6 +617,14 @@ def must_agree(name: str) -> bool:
 def makes_another_experiment(name: str) -> bool:
     """True if two runs with different values of a setting are not comparable, unless another hash says so."""
     return about(name).change not in (NOTHING, COMMAND, PROMPT)
+
+
+def steps_per_generation(settings: Mapping[str, Any], world_size: int) -> int:
+    """Return the micro-steps that one rollout serves once, as TRL counts them."""
+    steps, total = settings["steps_per_generation"], settings["generation_batch_size"]
+    if total is not None and steps is None:
+        return max(1, total // (settings["per_device_train_batch_size"] * world_size))  # TRL refuses non-multiples
+    return int(steps or settings["gradient_accumulation_steps"])
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
+from helpers_trainer import make_trainer
 from peft import LoraConfig, get_peft_model
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, MixtralConfig
+from trl import GRPOTrainer
 
 import train_grpo
 from grpo.core.checklist import Check, warn_if
@@ -255,7 +257,13 @@ def test_a_rate_that_is_never_reached_is_warned_of(flags, name, said, table):
 
 def test_the_rate_that_is_named_is_that_of_the_last_step(tiny_model, tmp_path, table):
     trainer = make_trainer(
-        GRPOTrainer, tiny_model, tmp_path, max_steps=6, warmup_steps=100, lr_scheduler_type="cosine", learning_rate=1e-4
+        GRPOTrainer,
+        tiny_model,
+        tmp_path,
+        max_steps=6,
+        warmup_steps=100,
+        lr_scheduler_type="cosine",
+        learning_rate=1e-4,
     )
     trainer.train()
     rates = [line["learning_rate"] for line in trainer.state.log_history if "learning_rate" in line]
