@@ -169,11 +169,16 @@ FSDP = Condition("fsdp", functools.partial(_is_sharded, "fsdp"), "--fsdp true")
 DEEPSPEED = Condition("deepspeed", functools.partial(_is_sharded, "deepspeed"), "--deepspeed FILE")
 TRL_EVALUATES = Condition(
     "eval_strategy",
-    lambda settings: str(settings["eval_strategy"]) != "no" or bool(settings["eval_on_start"]),
+    lambda settings: str(settings["eval_strategy"]) != "no",
     "--eval_strategy steps (the run's own evaluation has --eval_every)",
 )
 PUSHES, SHOWS = is_on("push_to_hub"), is_on("log_completions")
 TRACKIO = is_named("report_to", "trackio|all", "report_to trackio", "trackio")
+UPLOADS = Condition(
+    "push_to_hub",
+    lambda settings: bool(settings["push_to_hub"] or settings["log_completions_hub_repo"] or TRACKIO.holds(settings)),
+    "--push_to_hub true",
+)
 UNSET: Any = object()
 NO_EFFECT = "it has no effect:"
 OTHER_SAMPLES = "it draws other samples for the same seed, so that no run can be repeated"
@@ -396,7 +401,7 @@ TRL_SETTINGS = {
     ),
     "num_iterations": Setting(range=AT_LEAST_1, change=CHECKPOINT),
     "seed": Setting(range=SEEDS, change=CHECKPOINT, is_seed=True),
-    "data_seed": Setting(fixed=(None, f"{NO_EFFECT} TRL's order of prompts follows from seed")),
+    "data_seed": Setting(fixed=(None, f"{NO_EFFECT} TRL's order of prompts follows from seed"), change=NOTHING),
     "full_determinism": Setting(),
     "shuffle_dataset": Setting(change=CHECKPOINT),
     "max_steps": Setting(range=STEPS, change=LENGTH, aliases=("num_training_steps", "steps", "total_steps")),
@@ -553,11 +558,12 @@ TRL_SETTINGS = {
     "hub_model_id": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub_revision": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub_always_push": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
+    "hub_private_repo": Setting(change=NOTHING, needs=(UPLOADS,), of_process=True),
     "hub*": Setting(change=NOTHING, of_process=True),
     "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
     "num_generations_eval": Setting(range=AT_LEAST_1, needs=(TRL_EVALUATES,)),
     "eval_strategy": Setting(change=MEASURE),
-    "eval_on_start": Setting(change=MEASURE),
+    "eval_on_start": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
     "eval_steps": Setting(range=ABOVE_0, change=MEASURE, needs=(TRL_EVALUATES, is_one_of("eval_strategy", "steps"))),
     "eval_delay": Setting(range=AT_LEAST_0, change=MEASURE, needs=(TRL_EVALUATES,)),
     "eval_accumulation_steps": Setting(fixed=(None, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),

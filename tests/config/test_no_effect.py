@@ -133,6 +133,7 @@ WITHOUT = [  # flags, the first of which has no effect
     "--eval_steps 5",
     "--eval_steps 5 --eval_strategy epoch",
     "--eval_delay 2",
+    "--eval_on_start true",
     "--num_generations_eval 2",
     "--do_eval true",
     "--do_train false",
@@ -140,6 +141,8 @@ WITHOUT = [  # flags, the first of which has no effect
     "--data_seed 0",
     "--data_seed 7",
     "--hub_model_id me/x",
+    "--hub_private_repo true",
+    "--fsdp_config {}",
     "--project mine",
     "--trackio_space_id me/x",
     "--greater_is_better false",
@@ -175,7 +178,7 @@ def test_a_flag_without_effect_is_one_line(flags):
     [
         "--num_train_epochs 2",
         "--eval_steps 5 --eval_strategy steps --per_device_eval_batch_size 16",
-        "--num_generations_eval 2 --eval_on_start true",
+        "--num_generations_eval 2 --eval_strategy epoch --eval_on_start true --per_device_eval_batch_size 16",
         "--warmup_steps 0 --lr_scheduler_type constant",  # it asks for nothing
         "--do_train true",
         "--max_steps 4 --save_steps 2",

@@ -153,6 +153,11 @@ def test_defaults_are_in_range(name):
     assert known.default is UNSET or known.default == default
 
 
+def test_the_seed_alone_may_differ_between_runs_of_one_experiment():
+    """TRL draws nothing by `data_seed`, so two of them are one run twice."""
+    assert [name for name, known in SETTINGS.items() if known.is_seed] == ["seed"]
+
+
 def test_what_is_fixed_is_the_default():
     """But `do_train`, which TRL does not read."""
     fixed = {name: known.fixed[0] for name, known in SETTINGS.items() if known.fixed}
