@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -230,6 +231,22 @@ def test_the_steps_of_the_run_are_counted(table):
     assert table()["this run"].finding == "30 optimizer steps"
     assert table(num_train_epochs="1.5")["this run"].finding == "45 optimizer steps"
     assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "said"),
+    [
+        ({"router_aux_loss_coef": "0.1"}, "router_aux_loss_coef", "is not a mixture of experts"),
+        ({"sync_ref_model": "true", "beta": "0.1", "use_peft": "true"}, "sync_ref_model", "is its base model"),
+        ({"config": "sync.yaml"}, "sync_ref_model", "beta 0 has no reference model"),
+        ({"sync_ref_model": "true", "beta": "0.1"}, None, ""),
+        ({"router_aux_loss_coef": "0"}, None, ""),
+    ],
+)
+def test_terms_of_the_loss_that_trl_refuses_late_are_errors(options, name, said, table):
+    Path("sync.yaml").write_text("sync_ref_model: true\n")
+    errors = {check.name: check for check in table(**options).values() if check.status == "error"}
+    assert list(errors) == ([name] if name else []) and (not name or said in errors[name].finding)
 
 
 SCHEDULES = [  # flags, the warning, and what it says
