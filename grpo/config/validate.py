@@ -160,7 +160,7 @@ def _check_value(key: str, value: Any, is_set: bool) -> None:
         with contextlib.suppress(ValueError):
             value = float(value)
     for number in _numbers(value):
-        if not math.isfinite(number):
+        if number != number or number in (math.inf, -math.inf):  # isfinite raises for large integers
             raise UserError(f"{key}: {number} is not a finite number{expected}")
     if known.range and isinstance(value, int | float) and not known.range.contains(value):
         raise UserError(f"{key}: {value} is out of range{expected}")

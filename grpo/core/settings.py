@@ -75,7 +75,7 @@ BELOW_1 = Range("at least 0 and below 1", lambda number: 0 <= number < 1)
 STEPS = Range("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1)
 SEEDS = Range("from 0 to 4294967295", lambda number: 0 <= number < 2**32)  # NumPy's
 PORTS = Range("from 1 to 65535", lambda number: 1 <= number <= 65535)
-ANY = Range("", math.isfinite)
+ANY = Range("", lambda number: True)
 
 
 class Bound(NamedTuple):

@@ -74,7 +74,7 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
     done, finding = plan.run.step or 0, counted(plan.steps, "optimizer step")
     if plan.steps < done:
         finding += f", fewer than the {done} of {plan.run.checkpoint}"
-    remedy = f"use --max_steps {done} or more to train on, or another output_dir without --resume_from_checkpoint"
+    remedy = f"use --max_steps {done} or more, or another output_dir without --resume_from_checkpoint"
     yield warn_if(plan.steps < done, "max_steps" if plan.steps < done else "this run", finding, remedy, "error")
 
 

@@ -107,6 +107,7 @@ def test_no_held_out_questions_skip_the_curve_of_a_recipe(tmp_path):
         "--max_grad_norm 0", "--epsilon 0.1 --loss_type cispo", "--epsilon_high 5 --loss_type cispo",
         "--warmup_steps 0.1", "--logging_steps 0.5", "--save_total_limit 1",
         "--eval_only true --dataset_name none --eval_dataset_name a.jsonl",
+        f"--max_steps 1{'0' * 400}",
         '--chat_template_kwargs {"enable_thinking":false}', "--lr_scheduler_kwargs {}",
         '--accelerator_config {"split_batches":false}',
         "--label_smoothing_factor 0", "--train_sampling_strategy random", "--optim sgd --optim_args momentum=0",
