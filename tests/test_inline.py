@@ -51,7 +51,8 @@ def script(monkeypatch):
 PROMPT = ("Respond in the following format:", "Answer in the following format:")
 CODE = ("return 1 / (1 + len(text))", "return 2 / (1 + len(text))")  # a helper of the reward
 RATE = ("learning_rate=5e-6", "learning_rate=1e-5")
-GIVEN = {**TINY, **LEARNS, "output_dir": None, "learning_rate": None, "save_steps": "1", "eval_samples": "4"}
+GIVEN = {**TINY, **LEARNS, "output_dir": None, "learning_rate": None, "eval_samples": "4"}
+GIVEN |= {"save_strategy": "steps", "save_steps": "1"}
 ARGV = flags(**GIVEN)
 AUTO = [*ARGV, "--resume_from_checkpoint", "auto", "--dry_run", "true"]
 

@@ -5,14 +5,14 @@ import dataclasses
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import Trainer, get_scheduler
+from transformers import GenerationConfig, Trainer, get_scheduler
 from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
@@ -21,7 +21,7 @@ from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recip
 from grpo.core import ROOT, commands, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
-from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments
+from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, given_by
 from grpo.core.text import shorten
 from grpo.rewarding.functions import Functions, functions_to_names
 from grpo.runs import directory
@@ -163,7 +163,8 @@ def configure(
     own_metric = best.own_metric(settings, geometry)
     settings["greater_is_better"] = best.greater_is_better(settings)
     settings["metric_for_best_model"] = best.bare_name(settings["metric_for_best_model"])
-    script, training, model = to_dataclasses(best.without_own(settings) if own_metric else settings)
+    known_to_trl = best.without_own(settings) if own_metric else settings
+    script, training, model = to_dataclasses(known_to_trl, given_by(origin, "flag"))
     if own_metric:
         best.choose_by(own_metric, training, settings, origin)
     return Config(
@@ -184,23 +185,29 @@ def configure(
     )
 
 
-def _try_optimizer(training: GRPOConfig) -> None:
-    """Let transformers read the optimizer's settings. Raise UserError for a part of optim_args that it ignores."""
+def _try_optimizer(training: GRPOConfig, flags: Collection[str] = ()) -> None:
+    """Let transformers read the optimizer's settings. Raise UserError for what this optimizer ignores.
 
-    def read(optim_args: str | None) -> Any:
+    That is a part of optim_args, or one of these flags.
+    """
+
+    def read(key: str = "optim_args", value: Any = None) -> Any:
         changed = copy(training)
-        changed.optim_args = optim_args
+        setattr(changed, key, value)
         return Trainer.get_optimizer_cls_and_kwargs(changed)
 
-    default = read(None)
+    default = read()
     for part in filter(None, (training.optim_args or "").split(",")):
         try:
-            ignored = read(part) == default == read(f"{part}1")  # its value may be the default
+            ignored = read(value=part) == default == read(value=f"{part}1")  # its value may be the default
         except (ValueError, TypeError):
             ignored = False
         if ignored:
             raise UserError(f"optim_args: optim {training.optim} does not read {part.strip()}; drop it")
-    read(training.optim_args)
+    for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
+        if key in flags and read(key, 0.25) == read(key, 0.5):
+            raise UserError(f"{key}: it has no effect: optim {training.optim} does not read it; drop it")
+    read(value=training.optim_args)
 
 
 def _try_schedule(training: GRPOConfig) -> None:
@@ -223,7 +230,16 @@ def _try_checkpointing(given: dict[str, Any] | None) -> None:
         checkpoint(torch.neg, torch.ones(1, requires_grad=True), **given).backward()
 
 
-def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
+def _try_compiling(training: GRPOConfig) -> None:
+    """Let torch read its compiler's settings, which it compiles by in the first step."""
+    if training.torch_compile:
+        with one_line("torch_compile: "):
+            torch.compile(torch.neg, backend=training.torch_compile_backend or "", mode=training.torch_compile_mode)
+
+
+def to_dataclasses(
+    settings: Mapping[str, Any], flags: Collection[str] = ()
+) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
     """Build this project's and TRL's configuration objects. Raise UserError if TRL refuses a setting."""
     options = [
         {field.name: settings[field.name] for field in dataclasses.fields(owner) if field.init} for owner in GROUPS
@@ -232,9 +248,11 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
         with contextlib.suppress(AttributeError):  # GaLore and similar optimizers need the model
-            _try_optimizer(training)
+            _try_optimizer(training, flags)
         _try_schedule(training)
         _try_checkpointing(cast(Any, training.gradient_checkpointing_kwargs))
+        _try_compiling(training)
+        GenerationConfig(cache_implementation=training.cache_implementation)
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None

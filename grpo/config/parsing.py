@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from grpo.core.settings import ALIASES, SETTINGS, UNSET, ScriptArguments, about
 
 RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
+DEFAULTS = {field.name: field.default for owner in GROUPS for field in dataclasses.fields(owner)}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
 MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
@@ -71,6 +73,7 @@ class Parser(TrlParser):
             usage=f"python {Path(sys.argv[0]).name} [--config RECIPE] [--flag value ...]",
             description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
         )
+        self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)", re.IGNORECASE)  # argparse's knows no -1e-5
         self.settings = {action.dest: action for action in reversed(self._actions)}
         for action in self._actions:  # flags with hyphens work, too, but --help_all does not show them
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]

@@ -10,15 +10,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from grpo.config.parsing import MAPPINGS
+from grpo.config.parsing import DEFAULTS, MAPPINGS
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import ALIASES, Geometry, about, given_by
+from grpo.core.settings import ALIASES, UNSET, Geometry, about, given_by, steps_per_generation
 from grpo.core.text import counted
 
 # Arguments of `generate` that no setting replaces, with the reason why they cannot be set
@@ -65,7 +65,10 @@ def check(
             if isinstance(function, functools.partial):  # whose script is copied to the run
                 _refuse_secrets(key, {name: function.keywords}, public=set(os.environ.values()))
     for key, value in settings.items():
-        _check_value(key, value)
+        _check_value(key, value, key in origin)
+    for key, value in settings.items():
+        if (least := about(key).above) and value is not None and not value > (number := least.number(settings)):
+            raise UserError(f"{key}: {value} is out of range; use a number above {least.label} ({number:g})")
     _check_names(settings)
     for key in ("eval_only", "eval_every"):
         skipped = key == "eval_every" and PLACES.index(origin["eval_samples"]) > PLACES.index(
@@ -88,11 +91,15 @@ def check(
     if found := re.search(r"(dispatch|split)_batches\W+true", loader, re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for key in sorted(given_by(origin, "flag")):
-        switch = about(key).needs
-        by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # if it is installed
-        if switch and settings[key] not in (None, False) and not settings[switch] and not by_itself:
-            value = "1" if switch.endswith("workers") else "true"
-            raise UserError(f"{key}: it has no effect without {switch}; drop it, or add --{switch} {value}")
+        for need in () if _is_off(key, settings[key]) else about(key).needs:
+            if not need.holds(settings):
+                raise UserError(f"{key}: it has no effect without {need.label}; drop it, or use {need.remedy}")
+
+
+def _is_off(key: str, value: Any) -> bool:
+    """Return whether a value is a default that asks for nothing: none, false or 0."""
+    default = about(key).default
+    return not value and value == (DEFAULTS.get(key) if default is UNSET else default)
 
 
 def _refuse_secrets(setting: str, value: Any, public: Collection[str] = ()) -> None:
@@ -145,15 +152,32 @@ def _parsed(value: Any) -> Any:
     return value
 
 
-def _check_value(key: str, value: Any) -> None:
+def _check_value(key: str, value: Any, is_set: bool) -> None:
+    """Raise UserError for a value that this setting cannot have, whatever the others are."""
     known = about(key)
-    if known.range and value is not None and not known.range.contains(value):
-        raise UserError(f"{key}: {value} is out of range; use a number {known.range.label}")
-    if known.choices and value not in known.choices:
+    expected = f"; use a number {known.range.label}".rstrip() if known.range else ""
+    if isinstance(value, str) and known.range:  # TRL reads the text
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    for number in _numbers(value):
+        if number != number or number in (math.inf, -math.inf):  # isfinite raises for large integers
+            raise UserError(f"{key}: {number} is not a finite number{expected}")
+    if known.range and isinstance(value, int | float) and not known.range.contains(value):
+        raise UserError(f"{key}: {value} is out of range{expected}")
+    if known.choices and value is not None and value not in known.choices:
         others, last = ", ".join(known.choices[:-1]), known.choices[-1]
         raise UserError(f"{key}: {value!r} is unknown; use {others} or {last}")
-    if known.fixed and value and value != known.fixed[0]:
+    if known.fixed and is_set and value is not None and value != known.fixed[0]:
         raise UserError(f"{key}: {known.fixed[1]}; drop it")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Yield the numbers of a value, at any depth."""
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def _check_nested(settings: Mapping[str, Any]) -> None:
@@ -191,15 +215,21 @@ def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:
     """
     batch, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
     group, total = settings["num_generations"], settings["generation_batch_size"]
-    steps = settings["steps_per_generation"] or accumulation
-    if total is not None and settings["steps_per_generation"] is None:
-        steps = max(1, total // (batch * world_size))  # TRL refuses non-multiples
+    steps = steps_per_generation(settings, world_size)
     if steps % accumulation and accumulation % steps:
         key = "steps_per_generation" if total is None else "generation_batch_size"
         instead = accumulation * (1 if total is None else batch * world_size)
         raise UserError(
             f"{key}: {settings[key]} makes {counted(steps, 'step')} per generation, neither a multiple nor a divisor "
             f"of gradient_accumulation_steps {accumulation}, so optimizer steps would mix rollouts; use {instead}"
+        )
+    uses = steps * settings["num_iterations"]
+    if uses % accumulation and accumulation % uses:
+        multiple = accumulation // math.gcd(accumulation, steps)
+        raise UserError(
+            f"num_iterations: {settings['num_iterations']} times {counted(steps, 'step')} per generation make {uses} "
+            f"steps, neither a multiple nor a divisor of gradient_accumulation_steps {accumulation}, so optimizer "
+            f"steps would mix rollouts; use {multiple} or another multiple of {multiple}"
         )
     rollout = batch * world_size * steps
     if rollout % group:

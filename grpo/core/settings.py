@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import math
 import os
 import re
@@ -58,7 +59,7 @@ NOTHING, COMMAND, MEASURE, DATA, PROMPT, LENGTH, EXPERIMENT, CHECKPOINT = Change
 
 
 class Range(NamedTuple):
-    """The numbers that a setting may be."""
+    """The numbers that a setting may be; NaN and infinity are none of any setting."""
 
     label: str
     contains: Callable[[float], bool]
@@ -67,14 +68,120 @@ class Range(NamedTuple):
 AT_LEAST_0 = Range("at least 0", lambda number: number >= 0)
 AT_LEAST_1 = Range("at least 1", lambda number: number >= 1)
 AT_LEAST_2 = Range("at least 2", lambda number: number >= 2)
-ABOVE_0 = Range("above 0", lambda number: 0 < number < math.inf)
-FINITE = Range("at least 0", lambda number: 0 <= number < math.inf)
+ABOVE_0 = Range("above 0", lambda number: number > 0)
 FROM_0_TO_1 = Range("from 0 to 1", lambda number: 0 <= number <= 1)
 ABOVE_0_TO_1 = Range("above 0 and at most 1", lambda number: 0 < number <= 1)
 BELOW_1 = Range("at least 0 and below 1", lambda number: 0 <= number < 1)
 STEPS = Range("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1)
+SEEDS = Range("from 0 to 4294967295", lambda number: 0 <= number < 2**32)  # NumPy's
+PORTS = Range("from 1 to 65535", lambda number: 1 <= number <= 65535)
+ANY = Range("", lambda number: True)
+
+
+class Bound(NamedTuple):
+    """A number that a setting must be above, which follows from other settings."""
+
+    label: str
+    number: Callable[[Mapping[str, Any]], float]
+
+
+class Condition(NamedTuple):
+    """What a setting needs to have an effect: "it has no effect without <label>; drop it, or use <remedy>"."""
+
+    label: str
+    holds: Callable[[Mapping[str, Any]], bool]
+    remedy: str
+
+
+def is_on(name: str, value: Any = "true") -> Condition:
+    """Return the condition that a switch, or a number that may be 0, is set."""
+    return Condition(name, lambda settings: bool(settings[name]), f"--{name} {value}")
+
+
+def is_one_of(name: str, *values: str) -> Condition:
+    """Return the condition that a setting has one of these values; the first one is the remedy."""
+    *others, last = values
+    words = f"{', '.join(others)} or {last}" if others else last
+    return Condition(f"{name} {words}", lambda settings: str(settings[name]) in values, f"--{name} {values[0]}")
+
+
+def is_named(name: str, part: str, label: str, remedy: str) -> Condition:
+    """Return the condition that a setting's text has a part that this regular expression finds."""
+    return Condition(label, lambda settings: bool(re.search(part, str(settings[name]))), f"--{name} {remedy}")
+
+
+def _is_off_policy(settings: Mapping[str, Any]) -> bool:
+    """Return whether an optimizer step follows another one of the same rollout, as TRL decides it."""
+    uses = steps_per_generation(settings, int(os.environ.get("WORLD_SIZE", "1"))) * settings["num_iterations"]
+    return bool(settings["gradient_accumulation_steps"] % uses)
+
+
+def _vllm_samples(settings: Mapping[str, Any]) -> bool:
+    """Return whether vLLM samples; if the setting is open, it does where it is installed."""
+    return bool(settings["use_vllm"]) or (settings["use_vllm"] is None and not settings["use_cpu"])
+
+
+def _is_sharded(way: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether weights or optimizer are divided among devices in this way, by a setting or by a launcher."""
+    return bool(settings[way]) or os.environ.get(f"ACCELERATE_USE_{way.upper()}") == "true"
+
+
+def _highest_ratio(settings: Mapping[str, Any]) -> float:
+    high = settings["epsilon_high"]
+    return 1 + float(settings["epsilon"] if high is None else high)
+
+
+# What several settings need
+ADAPTER, QUANTIZED = is_on("use_peft"), is_on("load_in_4bit")
+VLLM = Condition("use_vllm", _vllm_samples, "--use_vllm true")
+SERVER, COLOCATED = is_one_of("vllm_mode", "server"), is_one_of("vllm_mode", "colocate")
+CORRECTED = is_on("vllm_importance_sampling_correction")
+OFF_POLICY = Condition("steps on older completions (else all ratios are 1)", _is_off_policy, "--num_iterations 2")
+OFF_POLICY_OR_VLLM = OFF_POLICY._replace(holds=lambda settings: _is_off_policy(settings) or _vllm_samples(settings))
+OFF_POLICY_OR_CISPO = OFF_POLICY._replace(  # which weights by the clipped ratio
+    holds=lambda settings: _is_off_policy(settings) or settings["loss_type"] == "cispo"
+)
+CLIPPED = is_one_of("loss_type", "dapo", "grpo", "bnpo", "dr_grpo", "luspo")
+CLIPPED_OR_CISPO = is_one_of("loss_type", "dapo", "grpo", "bnpo", "dr_grpo", "luspo", "cispo")
+CLIPPED_BY_EPSILON = CLIPPED_OR_CISPO._replace(  # cispo has an upper end alone
+    holds=lambda settings: (
+        CLIPPED.holds(settings) or (settings["loss_type"] == "cispo" and settings["epsilon_high"] is None)
+    )
+)
+SAPO, VESPO = is_one_of("loss_type", "sapo"), is_one_of("loss_type", "vespo")
+KL = Condition("beta above 0", lambda settings: bool(settings["beta"]), "--beta 0.04")
+SYNCHRONIZED, ADAPTIVE = is_on("sync_ref_model"), is_on("use_adaptive_entropy")
+WHOLE_EPOCHS = is_one_of("max_steps", "-1")
+WARMS_UP = is_named(
+    "lr_scheduler_type",
+    "^(?!(constant|reduce_lr_on_plateau|greedy)$)",
+    "a schedule with a warm-up",
+    "constant_with_warmup",
+)
+LOW_RANK = is_named("optim", "galore|apollo", "a GaLore or APOLLO optimizer", "galore_adamw")
+CHECKPOINTED = Condition(  # None: preflight decides
+    "gradient_checkpointing",
+    lambda settings: settings["gradient_checkpointing"] is not False or bool(settings.get("activation_checkpointing")),
+    "--gradient_checkpointing true",
+)
+WORKERS = is_on("dataloader_num_workers", 1)
+FSDP = Condition("fsdp", functools.partial(_is_sharded, "fsdp"), "--fsdp true")
+DEEPSPEED = Condition("deepspeed", functools.partial(_is_sharded, "deepspeed"), "--deepspeed FILE")
+TRL_EVALUATES = Condition(
+    "eval_strategy",
+    lambda settings: str(settings["eval_strategy"]) != "no",
+    "--eval_strategy steps (the run's own evaluation has --eval_every)",
+)
+PUSHES, SHOWS = is_on("push_to_hub"), is_on("log_completions")
+TRACKIO = is_named("report_to", "trackio|all", "report_to trackio", "trackio")
+UPLOADS = Condition(
+    "push_to_hub",
+    lambda settings: bool(settings["push_to_hub"] or settings["log_completions_hub_repo"] or TRACKIO.holds(settings)),
+    "--push_to_hub true",
+)
 UNSET: Any = object()
 NO_EFFECT = "it has no effect:"
+OTHER_SAMPLES = "it draws other samples for the same seed, so that no run can be repeated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +189,7 @@ class Setting:
     """What this project knows of a setting: all that it asks about one before, during and after a run.
 
     Attributes:
+        above: a number that it must be above, if this setting or the bound is set.
         default: this project's default, where it is not TRL's.
         may_be_none: True if None is a value, although TRL's default is another.
         on_cpu: the value that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
@@ -92,11 +200,12 @@ class Setting:
         of_process: True if it may differ between the processes of one run.
         choices: the values, where TRL accepts any text and fails in the first step.
         fixed: the only value that works, and what is wrong with others: "it ...".
-        needs: the setting without which a flag of this one has no effect.
+        needs: what must hold, or a flag of this setting has no effect.
         aliases: its names in other trainers, and common guesses.
     """
 
     range: Range | None = None
+    above: Bound | None = None
     default: Any = UNSET
     may_be_none: bool = False
     on_cpu: Any = UNSET
@@ -107,7 +216,7 @@ class Setting:
     of_process: bool = False
     choices: tuple[str, ...] = ()
     fixed: tuple[Any, str] | None = None
-    needs: str = ""
+    needs: tuple[Condition, ...] = ()
     aliases: tuple[str, ...] = ()
 
 
@@ -226,6 +335,7 @@ class ScriptArguments:
         "Above 1: also sample this many answers to each held-out question, for maj@k and pass@k.",
         AT_LEAST_1,
         change=MEASURE,
+        needs=(Condition("held-out questions", lambda settings: settings["eval_samples"] != 0, "--eval_samples 200"),),
     )
     eval_every: int | None = _setting(
         None, "Also evaluate every N optimizer steps; 0: only before and after.", AT_LEAST_0, change=NOTHING
@@ -241,36 +351,43 @@ class ScriptArguments:
         "a whole group if prompts are long.",
         AT_LEAST_1,
         change=NOTHING,
+        needs=(is_on("packed"),),
     )
     # The run
     stop_on_alarm: bool = _setting(False, "End at the first alarm, with a checkpoint (status 3).", change=NOTHING)
     dry_run: bool = _setting(False, "Stop after preflight: nothing is trained or written.", change=COMMAND)
 
 
-# TRL's settings about which this project knows something. A name that ends in * is a family: all settings that begin
-# so and have no line of their own
+# All of TRL's settings. A name that ends in * is a family: all settings that begin so and have no line of their own
 TRL_SETTINGS = {
     # The model
     "model_name_or_path": Setting(change=CHECKPOINT, aliases=("model", "model_id")),
     "model_revision": Setting(aliases=("revision",)),
+    "model_init_kwargs": Setting(),
+    "trust_remote_code": Setting(),
     "dtype": Setting(default="bfloat16", change=CHECKPOINT, on_cpu="float32", aliases=("torch_dtype",)),
     "attn_implementation": Setting(default="flash_attention_2", on_cpu="sdpa"),
+    "disable_dropout": Setting(),
+    "cast_lm_head_to_fp32": Setting(),
+    "router_aux_loss_coef": Setting(range=AT_LEAST_0),
+    "use_cache": Setting(),
     "load_in_4bit": Setting(on_cpu=False, aliases=("quantization_config",)),
     "load_in_8bit": Setting(on_cpu=False),
-    "bnb_*": Setting(needs="load_in_4bit"),
-    "use_bnb_nested_quant": Setting(needs="load_in_4bit"),
+    "bnb_*": Setting(needs=(QUANTIZED,)),
+    "use_bnb_nested_quant": Setting(needs=(QUANTIZED,)),
     "use_peft": Setting(change=CHECKPOINT, aliases=("use_lora",)),
-    "lora_r": Setting(range=AT_LEAST_1, change=CHECKPOINT, needs="use_peft", aliases=("lora_rank",)),
-    "lora_alpha": Setting(range=ABOVE_0, default=64, needs="use_peft"),
-    "lora_dropout": Setting(range=BELOW_1, needs="use_peft"),
+    "lora_r": Setting(range=AT_LEAST_1, change=CHECKPOINT, needs=(ADAPTER,), aliases=("lora_rank",)),
+    "lora_alpha": Setting(range=ABOVE_0, default=64, needs=(ADAPTER,)),
+    "lora_dropout": Setting(range=BELOW_1, needs=(ADAPTER,)),
     "lora_target_modules": Setting(
         default=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
         change=CHECKPOINT,
-        needs="use_peft",
+        needs=(ADAPTER,),
     ),
-    "lora_*": Setting(needs="use_peft"),
-    "use_rslora": Setting(needs="use_peft"),
-    "use_dora": Setting(needs="use_peft"),
+    "lora_task_type": Setting(fixed=("CAUSAL_LM", "GRPO trains causal language models"), needs=(ADAPTER,)),
+    "lora_*": Setting(needs=(ADAPTER,)),
+    "use_rslora": Setting(needs=(ADAPTER,)),
+    "use_dora": Setting(needs=(ADAPTER,)),
     # Batches
     "per_device_train_batch_size": Setting(
         range=AT_LEAST_1, change=CHECKPOINT, aliases=("batch_size", "micro_batch_size", "train_batch_size")
@@ -278,18 +395,20 @@ TRL_SETTINGS = {
     "gradient_accumulation_steps": Setting(range=AT_LEAST_1, change=CHECKPOINT),
     "steps_per_generation": Setting(range=AT_LEAST_1, change=CHECKPOINT),
     "generation_batch_size": Setting(range=AT_LEAST_1, change=CHECKPOINT),
+    "auto_find_batch_size": Setting(),  # TRL refuses it
+    "pad_to_multiple_of": Setting(range=AT_LEAST_1),
     "num_generations": Setting(
         range=AT_LEAST_2,
         change=CHECKPOINT,
         aliases=("group_size", "rollout_n", "n", "num_return_sequences"),  # the last two are vLLM's and transformers'
     ),
     "num_iterations": Setting(range=AT_LEAST_1, change=CHECKPOINT),
-    "num_generations_eval": Setting(change=MEASURE, measures=True),  # TRL's evaluation
-    "seed": Setting(range=AT_LEAST_0, change=CHECKPOINT, is_seed=True),
-    "data_seed": Setting(is_seed=True),
+    "seed": Setting(range=SEEDS, change=CHECKPOINT, is_seed=True),
+    "data_seed": Setting(fixed=(None, f"{NO_EFFECT} TRL's order of prompts follows from seed"), change=NOTHING),
+    "full_determinism": Setting(),
     "shuffle_dataset": Setting(change=CHECKPOINT),
     "max_steps": Setting(range=STEPS, change=LENGTH, aliases=("num_training_steps", "steps", "total_steps")),
-    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, aliases=("epochs",)),
+    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, needs=(WHOLE_EPOCHS,), aliases=("epochs",)),
     # Sampling
     "max_completion_length": Setting(
         range=AT_LEAST_1,
@@ -300,72 +419,163 @@ TRL_SETTINGS = {
     "top_p": Setting(range=ABOVE_0_TO_1, measures=True),
     "top_k": Setting(range=AT_LEAST_0, measures=True),
     "min_p": Setting(range=FROM_0_TO_1, measures=True),
+    "repetition_penalty": Setting(range=ABOVE_0, measures=True),
     "generation_kwargs": Setting(measures=True),
     "chat_template_kwargs": Setting(measures=True),
-    "reward_weights": Setting(measures=True),
-    "repetition_penalty": Setting(range=ABOVE_0, measures=True),
+    "cache_implementation": Setting(measures=True),
+    "max_tool_calling_iterations": Setting(fixed=(None, f"{NO_EFFECT} the model gets no tools")),
     "use_vllm": Setting(default=None, may_be_none=True),  # None: if it is installed and there is a CUDA GPU
-    "vllm_enable_sleep_mode": Setting(default=True, needs="use_vllm"),
-    "vllm_gpu_memory_utilization": Setting(range=ABOVE_0_TO_1, needs="use_vllm"),
-    "vllm_importance_sampling_clip_max": Setting(may_be_none=True, needs="use_vllm"),  # None: no upper end
-    "vllm_*": Setting(needs="use_vllm"),
-    "use_transformers_continuous_batching": Setting(
-        fixed=(False, "it draws other samples for the same seed, so that no run can be repeated")
+    "vllm_mode": Setting(choices=("colocate", "server"), needs=(VLLM,)),
+    "vllm_model_impl": Setting(choices=("vllm", "transformers"), needs=(VLLM, COLOCATED)),
+    "vllm_structured_outputs_regex": Setting(needs=(VLLM,)),
+    "vllm_server_base_url": Setting(needs=(VLLM, SERVER)),
+    "vllm_server_host": Setting(needs=(VLLM, SERVER)),
+    "vllm_server_port": Setting(range=PORTS, needs=(VLLM, SERVER)),
+    "vllm_server_timeout": Setting(range=AT_LEAST_0, needs=(VLLM, SERVER)),
+    "vllm_group_port": Setting(range=PORTS, needs=(VLLM, SERVER)),
+    "vllm_enable_sleep_mode": Setting(default=True, needs=(VLLM, COLOCATED)),
+    "vllm_gpu_memory_utilization": Setting(range=ABOVE_0_TO_1, needs=(VLLM, COLOCATED)),
+    "vllm_max_model_length": Setting(range=AT_LEAST_1, needs=(VLLM, COLOCATED)),
+    "vllm_tensor_parallel_size": Setting(range=AT_LEAST_1, needs=(VLLM, COLOCATED)),
+    "vllm_importance_sampling_correction": Setting(needs=(VLLM,)),
+    "vllm_importance_sampling_mode": Setting(
+        choices=("sequence_mask", "sequence_truncate", "token_mask", "token_truncate"), needs=(VLLM, CORRECTED)
     ),
+    "vllm_importance_sampling_clip_min": Setting(range=AT_LEAST_0, needs=(VLLM, CORRECTED)),
+    "vllm_importance_sampling_clip_max": Setting(
+        range=ABOVE_0, may_be_none=True, needs=(VLLM, CORRECTED)
+    ),  # None: no end
+    "vllm_importance_sampling_cap": Setting(range=ABOVE_0, needs=(VLLM, CORRECTED)),  # the older name
+    "use_transformers_continuous_batching": Setting(fixed=(False, OTHER_SAMPLES)),
+    "use_transformers_paged": Setting(fixed=(False, OTHER_SAMPLES)),
+    "transformers_continuous_batching_config": Setting(fixed=(None, OTHER_SAMPLES)),
+    # Rewards and advantages
+    "reward_weights": Setting(measures=True),
+    "multi_objective_aggregation": Setting(choices=("sum_then_normalize", "normalize_then_sum")),
+    "scale_rewards": Setting(choices=("group", "batch", "none")),
     # The loss
     "loss_type": Setting(choices=("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo")),
     "importance_sampling_level": Setting(choices=("token", "sequence")),
-    "scale_rewards": Setting(choices=("group", "batch", "none")),
-    "beta": Setting(range=FINITE, aliases=("kl_coef", "kl_coeff")),
-    "epsilon": Setting(range=AT_LEAST_0),
-    "epsilon_high": Setting(range=AT_LEAST_0),
-    "delta": Setting(range=ABOVE_0),
+    "mask_truncated_completions": Setting(),
+    "epsilon": Setting(range=AT_LEAST_0, needs=(CLIPPED_BY_EPSILON, OFF_POLICY_OR_CISPO)),
+    "epsilon_high": Setting(range=AT_LEAST_0, needs=(CLIPPED_OR_CISPO, OFF_POLICY_OR_CISPO)),
+    "delta": Setting(range=ABOVE_0, above=Bound("1 + epsilon_high", _highest_ratio), needs=(CLIPPED, OFF_POLICY)),
+    "sapo_temperature_*": Setting(range=ABOVE_0, needs=(SAPO, OFF_POLICY)),
+    "vespo_k_*": Setting(range=AT_LEAST_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "vespo_lambda_*": Setting(range=ABOVE_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "off_policy_mask_threshold": Setting(range=ABOVE_0, needs=(OFF_POLICY_OR_VLLM,)),
+    "beta": Setting(range=AT_LEAST_0, aliases=("kl_coef", "kl_coeff")),
+    "use_bias_correction_kl": Setting(needs=(KL,)),
+    "sync_ref_model": Setting(needs=(KL,)),
+    "ref_model_mixup_alpha": Setting(range=ABOVE_0_TO_1, needs=(SYNCHRONIZED,)),
+    "ref_model_sync_steps": Setting(range=AT_LEAST_1, needs=(SYNCHRONIZED,)),
+    "top_entropy_quantile": Setting(range=FROM_0_TO_1),
+    "entropy_coef": Setting(range=ANY),  # below 0 it is a penalty
+    "use_adaptive_entropy": Setting(),
+    "entropy_coef_min": Setting(range=ANY, needs=(ADAPTIVE,)),
+    "entropy_coef_max": Setting(
+        range=ANY,
+        above=Bound("entropy_coef_min", lambda settings: settings["entropy_coef_min"]),
+        needs=(ADAPTIVE,),
+    ),
+    "entropy_coef_delta": Setting(range=ABOVE_0, needs=(ADAPTIVE,)),
+    "entropy_target": Setting(range=ABOVE_0, needs=(ADAPTIVE,)),
     # The optimizer
-    "optim_args": Setting(change=CHECKPOINT),  # a checkpoint's state replaces them
     "optim": Setting(change=CHECKPOINT, same=("adamw_torch", "adamw_torch_fused")),
+    "optim_args": Setting(change=CHECKPOINT),  # a checkpoint's state replaces them
+    "optim_target_modules": Setting(needs=(LOW_RANK,)),
     "learning_rate": Setting(range=FROM_0_TO_1, aliases=("lr",)),
+    "lr_scheduler_*": Setting(),
     "adam_beta1": Setting(range=BELOW_1),
     "adam_beta2": Setting(range=BELOW_1),
-    "weight_decay": Setting(range=FINITE),
-    "warmup_steps": Setting(range=AT_LEAST_0, aliases=("num_warmup_steps", "warmup_ratio")),
-    "max_grad_norm": Setting(range=AT_LEAST_0),
+    "adam_epsilon": Setting(range=ABOVE_0),  # with 0, a gradient of 0 is divided by 0
+    "weight_decay": Setting(range=AT_LEAST_0),
+    "warmup_steps": Setting(range=AT_LEAST_0, needs=(WARMS_UP,), aliases=("num_warmup_steps", "warmup_ratio")),
+    "max_grad_norm": Setting(range=Range("at least 0; 0 does not clip", AT_LEAST_0.contains)),
+    "average_tokens_across_devices": Setting(fixed=(True, f"{NO_EFFECT} TRL's losses count tokens themselves")),
     # The machine
     "use_cpu": Setting(aliases=("cpu",)),
     "bf16": Setting(default=True, measures=True),  # on a CPU only if a recipe or a flag asks for it
     "fp16": Setting(on_cpu=False, measures=True),
     "tf32": Setting(on_cpu=None),
+    "bf16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
+    "fp16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
     "use_liger_kernel": Setting(on_cpu=False),
+    "liger_kernel_config": Setting(needs=(is_on("use_liger_kernel"),)),
+    "torch_compile*": Setting(),
+    "torch_empty_cache_steps": Setting(range=AT_LEAST_1, change=NOTHING),
     "gradient_checkpointing": Setting(default=None, may_be_none=True, change=NOTHING),  # None: preflight/room.py
-    "gradient_checkpointing*": Setting(change=NOTHING),
-    "activation_checkpointing*": Setting(change=NOTHING),
-    "dataloader_persistent_workers": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
-    "dataloader_prefetch_factor": Setting(change=NOTHING, needs="dataloader_num_workers", of_process=True),
-    "dataloader_num_workers": Setting(change=NOTHING, of_process=True),
+    "activation_checkpointing": Setting(change=NOTHING),
+    "gradient_checkpointing_*": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
+    "activation_checkpointing_*": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
+    "dataloader_num_workers": Setting(range=AT_LEAST_0, change=NOTHING, of_process=True),
+    "dataloader_prefetch_factor": Setting(range=AT_LEAST_1, change=NOTHING, needs=(WORKERS,), of_process=True),
+    "dataloader_persistent_workers": Setting(change=NOTHING, needs=(WORKERS,), of_process=True),
+    "dataloader_multiprocessing_context": Setting(change=NOTHING, needs=(WORKERS,)),
+    "dataloader_in_order": Setting(change=NOTHING, needs=(WORKERS,)),
     "dataloader_pin_memory": Setting(change=NOTHING, of_process=True),
-    "dataloader*": Setting(change=NOTHING),
+    "dataloader_drop_last": Setting(change=NOTHING),
+    "accelerator_config": Setting(),
+    "parallelism_config": Setting(),
+    "fsdp": Setting(),
+    "fsdp_*": Setting(needs=(FSDP,)),
+    "deepspeed": Setting(),
+    "ds3_gather_for_generation": Setting(needs=(DEEPSPEED,)),
     "ddp_find_unused_parameters": Setting(default=False),
-    "ddp_timeout": Setting(change=NOTHING),
-    "local_rank": Setting(change=COMMAND),
+    "ddp_bucket_cap_mb": Setting(range=AT_LEAST_1),
+    "ddp_timeout": Setting(range=AT_LEAST_1, change=NOTHING),
+    "ddp_*": Setting(),
+    "local_rank": Setting(range=Range("at least -1", lambda number: number >= -1), change=COMMAND),
+    "debug": Setting(),
+    "skip_memory_metrics": Setting(change=NOTHING),
     # The run's files, logs and evaluations
+    "do_train": Setting(fixed=(True, f"{NO_EFFECT} the script trains; use --eval_only true to evaluate alone")),
+    "do_eval": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
+    "do_predict": Setting(
+        fixed=(False, f"{NO_EFFECT} the script answers held-out questions; and eval_samples is their number")
+    ),
     "output_dir": Setting(change=COMMAND),
     "resume_from_checkpoint": Setting(change=COMMAND),
+    "ignore_data_skip": Setting(),
+    "restore_callback_states_from_checkpoint": Setting(
+        fixed=(False, f"{NO_EFFECT} a resumed run gives callbacks their state anyway"), change=NOTHING
+    ),
     "run_name": Setting(change=NOTHING, of_process=True),
     "report_to": Setting(change=NOTHING, of_process=True),
-    "project": Setting(change=NOTHING, of_process=True),
-    "trackio*": Setting(change=NOTHING, of_process=True),
+    "project": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
+    "trackio*": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
     "disable_tqdm": Setting(change=NOTHING, of_process=True),
-    "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING),
+    "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING, needs=(is_one_of("save_strategy", "steps"),)),
     "save_total_limit": Setting(range=AT_LEAST_0, default=2, change=NOTHING),
     "save*": Setting(change=NOTHING),
-    "logging_steps": Setting(range=ABOVE_0, change=NOTHING),
+    "load_best_model_at_end": Setting(),
+    "metric_for_best_model": Setting(),
+    "greater_is_better": Setting(needs=(is_on("metric_for_best_model", "accuracy_lenient"),)),
+    "logging_steps": Setting(range=ABOVE_0, change=NOTHING, needs=(is_one_of("logging_strategy", "steps"),)),
     "log_on_each_node": Setting(default=False, change=NOTHING),
     "log_completions": Setting(default=True, change=NOTHING),
+    "log_completions_hub_repo": Setting(change=NOTHING, needs=(SHOWS,)),
+    "log_unique_prompts": Setting(change=NOTHING, needs=(SHOWS,)),
+    "log_multimodal": Setting(fixed=(True, f"{NO_EFFECT} the model gets text only"), change=NOTHING),
     "log*": Setting(change=NOTHING),
-    "num_completions_to_print": Setting(default=2, change=NOTHING),
+    "num_completions_to_print": Setting(range=AT_LEAST_0, default=2, change=NOTHING, needs=(SHOWS,)),
+    "include_num_input_tokens_seen": Setting(fixed=("no", f"{NO_EFFECT} TRL counts tokens itself: num_tokens")),
+    "push_to_hub": Setting(change=NOTHING, of_process=True),
+    "hub_model_id": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
+    "hub_revision": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
+    "hub_always_push": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
+    "hub_private_repo": Setting(change=NOTHING, needs=(UPLOADS,), of_process=True),
     "hub*": Setting(change=NOTHING, of_process=True),
-    "push*": Setting(change=NOTHING, of_process=True),
     "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
-    "eval*": Setting(change=MEASURE),
+    "num_generations_eval": Setting(range=AT_LEAST_1, change=MEASURE, measures=True, needs=(TRL_EVALUATES,)),
+    "eval_strategy": Setting(change=MEASURE),
+    "eval_on_start": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
+    "eval_steps": Setting(range=ABOVE_0, change=MEASURE, needs=(TRL_EVALUATES, is_one_of("eval_strategy", "steps"))),
+    "eval_delay": Setting(range=AT_LEAST_0, change=MEASURE, needs=(TRL_EVALUATES,)),
+    "eval_accumulation_steps": Setting(fixed=(None, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
+    "eval_do_concat_batches": Setting(fixed=(True, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
+    "eval_use_gather_object": Setting(fixed=(False, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
+    "prediction_loss_only": Setting(fixed=(False, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
     "enable_jit_checkpoint": Setting(
         fixed=(False, "it saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)")
     ),
@@ -419,6 +629,14 @@ def must_agree(name: str) -> bool:
 def makes_another_experiment(name: str) -> bool:
     """True if two runs with different values of a setting are not comparable, unless another hash says so."""
     return about(name).change not in (NOTHING, COMMAND, PROMPT)
+
+
+def steps_per_generation(settings: Mapping[str, Any], world_size: int) -> int:
+    """Return the micro-steps that one rollout serves once, as TRL counts them."""
+    steps, total = settings["steps_per_generation"], settings["generation_batch_size"]
+    if total is not None and steps is None:
+        return max(1, total // (settings["per_device_train_batch_size"] * world_size))  # TRL refuses non-multiples
+    return int(steps or settings["gradient_accumulation_steps"])
 
 
 @dataclass(frozen=True)

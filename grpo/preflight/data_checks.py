@@ -1,6 +1,5 @@
 """Checks of the data: rows, held-out questions, gold answers, prompts and lengths."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean, quantiles
@@ -72,9 +71,11 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
         finding = f"{counted(rows, 'training row')} cannot fill one rollout, which takes {counted(needed, 'prompt')}"
     remedy = "add rows, or lower per_device_train_batch_size or gradient_accumulation_steps"
     yield warn_if(rows < needed, "dataset", finding, remedy, "error")
-    limit = config.training.max_steps
-    steps = limit if limit > 0 else math.ceil(steps * config.training.num_train_epochs)
-    yield Check("ok", "this run", counted(steps, "optimizer step"))
+    done, finding = plan.run.step or 0, counted(plan.steps, "optimizer step")
+    if plan.steps < done:
+        finding += f", fewer than the {done} of {plan.run.checkpoint}"
+    remedy = f"use --max_steps {done} or more, or another output_dir without --resume_from_checkpoint"
+    yield warn_if(plan.steps < done, "max_steps" if plan.steps < done else "this run", finding, remedy, "error")
 
 
 @CHECKS.add_for_training

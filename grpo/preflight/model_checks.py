@@ -85,6 +85,19 @@ def about_quantization(plan: TrainingPlan) -> Iterator[Check]:
 
 
 @CHECKS.add_for_training
+def about_loss(plan: TrainingPlan) -> Iterator[Check]:
+    """Refuse terms of the loss that this model or run does not have, which TRL does once the weights are loaded."""
+    training, name = plan.config.training, plan.config.model.model_name_or_path
+    if training.router_aux_loss_coef and not hasattr(plan.model_config.get_text_config(), "output_router_logits"):
+        yield Check(
+            "error", "router_aux_loss_coef", f"{name} is not a mixture of experts", "drop router_aux_loss_coef"
+        )
+    if training.sync_ref_model and (plan.peft_config or not training.beta):
+        finding = "an adapter's reference is its base model" if plan.peft_config else "beta 0 has no reference model"
+        yield Check("error", "sync_ref_model", finding, "drop sync_ref_model" + ", or set beta" * (not training.beta))
+
+
+@CHECKS.add_for_training
 def about_rate(plan: TrainingPlan) -> Iterator[Check]:
     """Warn of learning rates that are too low: the default with a small model, or at most 1e-5 with an adapter."""
     if (shape := plan.usable_shape) is None:

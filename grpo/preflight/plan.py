@@ -1,5 +1,6 @@
 """A run before its weights are loaded, and the lists of its checks."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -132,6 +133,12 @@ class TrainingPlan(Plan):
             free, total = found.available // processes, found.total // processes
             name = "this machine" + f" for each of {processes} processes" * (processes > 1)
         return Device(device.type, name, -largest(-free), -largest(-total))
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        training, per_epoch = self.config.training, self.config.geometry.steps_per_epoch(len(self.data.train))
+        return training.max_steps if training.max_steps > 0 else math.ceil(per_epoch * training.num_train_epochs)
 
     @cached_property
     def trial(self) -> Trial:

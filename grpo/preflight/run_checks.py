@@ -1,8 +1,14 @@
 """Checks of the run: automatic decisions, batch sizes, tracker and output directory."""
 
 from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import get_scheduler
 
 from grpo.core.checklist import Check
+from grpo.core.text import counted
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.report import hub
 
@@ -19,6 +25,30 @@ def about_decisions(plan: Plan) -> Iterator[Check]:
 def about_batches(plan: TrainingPlan) -> Iterator[Check]:
     """List batch sizes."""
     yield Check("ok", "geometry", plan.config.geometry.describe())
+
+
+@CHECKS.add_for_training
+def about_schedule(plan: TrainingPlan) -> Iterator[Check]:
+    """Warn of a learning rate that is 0 in every step, or below learning_rate in all of them."""
+    training, last = plan.config.training, plan.steps - 1
+    warmup = training.get_warmup_steps(plan.steps)
+    kind, options = training.lr_scheduler_type, cast(Any, training.lr_scheduler_kwargs)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=training.learning_rate)
+    schedule = get_scheduler(kind, optimizer, warmup, plan.steps, scheduler_specific_kwargs=options)
+    if not isinstance(schedule, LambdaLR) or last < 0:  # it follows a metric
+        return
+    highest = training.learning_rate * schedule.lr_lambdas[0](min(last, warmup))  # a warm-up's last step
+    takes = f"the warm-up takes {counted(warmup, 'step')}, the run has {plan.steps}"
+    remedy = "use --warmup_steps 0, or raise max_steps"
+    if not training.learning_rate:
+        yield Check("warning", "learning_rate", "0: no weight moves", "raise learning_rate")
+    elif not highest:
+        yield Check(
+            "warning", "warmup_steps", f"the learning rate is 0 in the first step: no weight moves ({takes})", remedy
+        )
+    elif highest < training.learning_rate * (1 - 1e-9):
+        finding = f"the learning rate ends at {highest:g} and never reaches {training.learning_rate:g} ({takes})"
+        yield Check("warning", "warmup_steps", finding, remedy)
 
 
 @CHECKS.add_for_training

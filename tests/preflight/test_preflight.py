@@ -6,14 +6,17 @@ import json
 import re
 import shutil
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
+from helpers_trainer import make_trainer
 from peft import LoraConfig, get_peft_model
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, MixtralConfig
+from trl import GRPOTrainer
 
 import train_grpo
 from grpo.core.checklist import Check, warn_if
@@ -228,6 +231,61 @@ def test_the_steps_of_the_run_are_counted(table):
     assert table()["this run"].finding == "30 optimizer steps"
     assert table(num_train_epochs="1.5")["this run"].finding == "45 optimizer steps"
     assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "said"),
+    [
+        ({"router_aux_loss_coef": "0.1"}, "router_aux_loss_coef", "is not a mixture of experts"),
+        ({"sync_ref_model": "true", "beta": "0.1", "use_peft": "true"}, "sync_ref_model", "is its base model"),
+        ({"config": "sync.yaml"}, "sync_ref_model", "beta 0 has no reference model"),
+        ({"sync_ref_model": "true", "beta": "0.1"}, None, ""),
+        ({"router_aux_loss_coef": "0"}, None, ""),
+    ],
+)
+def test_terms_of_the_loss_that_trl_refuses_late_are_errors(options, name, said, table):
+    Path("sync.yaml").write_text("sync_ref_model: true\n")
+    errors = {check.name: check for check in table(**options).values() if check.status == "error"}
+    assert list(errors) == ([name] if name else []) and (not name or said in errors[name].finding)
+
+
+SCHEDULES = [  # flags, the warning, and what it says
+    ("--max_steps 1", "warmup_steps", "the learning rate is 0 in the first step: no weight moves"),
+    ("--max_steps 1 --warmup_steps 1", "warmup_steps", "no weight moves (the warm-up takes 1 step, the run has 1)"),
+    ("--max_steps 6 --warmup_steps 100", "warmup_steps", "ends at 5e-06 and never reaches 0.0001"),
+    ("--max_steps 6 --warmup_steps 6", "warmup_steps", "ends at 8.33333e-05 and never reaches 0.0001"),
+    ("--warmup_steps 99 --lr_scheduler_type linear", "warmup_steps", "never reaches 0.0001"),  # whole epochs
+    ("--learning_rate 0", "learning_rate", "0: no weight moves"),
+    ("--max_steps 6 --warmup_steps 5", None, ""),
+    ("--max_steps 1 --warmup_steps 0", None, ""),
+    ("--max_steps 1 --lr_scheduler_type constant", None, ""),
+    ("", None, ""),
+]
+
+
+@pytest.mark.parametrize(("flags", "name", "said"), SCHEDULES)
+def test_a_rate_that_is_never_reached_is_warned_of(flags, name, said, table):
+    words = flags.replace("--", "").split()
+    checks = table(**dict(zip(words[::2], words[1::2], strict=True)))
+    found = {one: checks[one] for one in ("warmup_steps", "learning_rate") if one in checks}
+    assert set(found) == ({name} if name else set())
+    assert not name or (said in found[name].finding and found[name].status == "warning")
+
+
+def test_the_rate_that_is_named_is_that_of_the_last_step(tiny_model, tmp_path, table):
+    trainer = make_trainer(
+        GRPOTrainer,
+        tiny_model,
+        tmp_path,
+        max_steps=6,
+        warmup_steps=100,
+        lr_scheduler_type="cosine",
+        learning_rate=1e-4,
+    )
+    trainer.train()
+    rates = [line["learning_rate"] for line in trainer.state.log_history if "learning_rate" in line]
+    said = table(max_steps="6", warmup_steps="100")["warmup_steps"].finding
+    assert f"ends at {rates[-1]:g} " in said and max(rates) == rates[-1]
 
 
 RATES = [  # of the command line, million weights, an adapter: the rate to try

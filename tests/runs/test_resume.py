@@ -211,6 +211,19 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
     assert "changed since the checkpoint: max_steps 2 → 3" in out and (run / "checkpoint-3").exists()
 
 
+@pytest.mark.parametrize("shorter", ["--max_steps 1", "--max_steps -1 --num_train_epochs 0.05"])
+def test_a_run_is_not_resumed_to_fewer_steps_than_it_has(shorter, tiny_run, learned, capfd):
+    run = learned.copy()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    flags = tiny_run(**{**LEARNS, "max_steps": None}, save_steps="1", resume_from_checkpoint="auto")
+    for more in ([], ["--dry_run", "true"]):
+        assert train_grpo.main([*flags, *shorter.split(), *more]) == 2
+        err = capfd.readouterr().err
+        assert "1 optimizer step, fewer than the 2 of run/checkpoint-2; use --max_steps 2 or more" in err
+        assert err.count("\n") == 1
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run, learned, capfd, monkeypatch):
     """The rows are the same, what the model reads is not: an edited template, or one that holds today's date."""
     learned.copy()

@@ -90,7 +90,7 @@ CASES = {  # settings, and the best step
     "all weights": ({}, 4),
     "an adapter": ({"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2"}, 4),
     "the worst": ({"greater_is_better": "false", "eval_num_samples": "2"}, 2),
-    "only the best are saved": ({"save_strategy": "best", "save_steps": "100"}, 4),
+    "only the best are saved": ({"save_strategy": "best", "save_steps": None}, 4),
     "beside TRL's evaluation": (TRLS | {"eval_every": None}, 4),
     "by TRL's evaluation": (TRLS | {"metric_for_best_model": "eval/reward", "eval_every": None}, 4),
 }
