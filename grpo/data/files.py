@@ -25,7 +25,13 @@ Row: TypeAlias = dict[str, Any]
 Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice is taken
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
-COMPRESSED = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd", ".zip": b"PK\x03\x04"}
+COMPRESSED = {
+    ".gz": b"\x1f\x8b",
+    ".bz2": b"BZh",
+    ".xz": b"\xfd7zXZ\0",
+    ".zst": b"\x28\xb5\x2f\xfd",
+    ".zip": b"PK\x03\x04",
+}
 NO_ROWS = {  # how files begin that hold no rows, whatever they are called: what they are, and what to do
     rb"version https://git-lfs\.github\.com/spec/": "a Git LFS pointer, not the file: run `git lfs pull` in its clone",
     rb"\S*/annex/objects/": "a git-annex pointer, not the file: run `git annex get` in its clone",
@@ -33,8 +39,9 @@ NO_ROWS = {  # how files begin that hold no rows, whatever they are called: what
         "a web page, not the file: download the file itself (Raw on GitHub, Download on the Hub)"
     ),
     rb"\s*<(?:\?xml|!DOCTYPE|[a-z]+>)": "XML: convert it to JSON Lines or CSV",
-    rb"PK\x03\x04.{,200}(?:\[Content_Types\]|_rels/|xl/|docProps/)|\xd0\xcf\x11\xe0": "a workbook: save it as CSV (UTF-8)",
-    rb"PK\x03\x04.{,60}mimetype": "a document or workbook: save it as CSV (UTF-8)",
+    rb"PK\x03\x04.{,200}(?:\[Content_Types\]|_rels/|xl/|docProps/|mimetype)|\xd0\xcf\x11\xe0": (
+        "a workbook or document of an office program: save it as CSV (UTF-8)"
+    ),
     rb"%PDF": "a PDF: convert it to JSON Lines or CSV",
     rb"ARROW1|FEA1": "an Arrow file: write it as parquet",
     rb"SQLite format 3": "a database: write its rows as JSON Lines or CSV",
@@ -338,7 +345,8 @@ def _other_separator(lines: list[str]) -> str:
     shown = [line.strip("\r\n") for line in lines[:50] if line.strip()]
     signs = [sign for sign in dict.fromkeys(shown[0]) if not (sign.isalnum() or sign in " _\"'-.?()")]
     return next(
-        (sign for sign in signs if len(shown) > 1 and {line.count(sign) for line in shown} == {shown[0].count(sign)}), ""
+        (sign for sign in signs if len(shown) > 1 and {line.count(sign) for line in shown} == {shown[0].count(sign)}),
+        "",
     )
 
 

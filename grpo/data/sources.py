@@ -273,10 +273,10 @@ def _as_written(name: str, config: str | None) -> Splits:
                 raise  # of parquet files, those with maps are read
     files = datasets.DownloadManager().download(builder.config.data_files)
     tables = dict[str, list[Row]]()
-    for split in files:
-        for file in files[split]:
-            with in_file(file):
-                tables.setdefault(str(split), []).extend(row for rows in read_file(Path(file)).values() for row in rows)
+    for split, file in ((split, file) for split in files for file in files[split]):
+        with in_file(file):
+            parts = read_file(Path(file)).values()
+        tables.setdefault(str(split), []).extend(row for rows in parts for row in rows)
     return tables
 
 
@@ -324,7 +324,9 @@ def about_files(source: str | Rows, setting: str) -> Iterator[Check]:
         return
     files = _files_in(path)
     if missing := _missing_parts(files):
-        finding = f"{listed(missing, 3)} {'is' if len(missing) == 1 else 'are'} missing in {path.name}, by the numbers of "
+        finding = (
+            f"{listed(missing, 3)} {'is' if len(missing) == 1 else 'are'} missing in {path.name}, by the numbers of "
+        )
         yield Check("warning", setting, f"{finding}the other files", "add the missing part, or rename the others")
     rows = [file for file in files if ending(file) not in (*DOCUMENTS, *READERS, ".arrow") or _is_archive(file)]
     if names := [str(file.relative_to(path)) for file in rows]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
+from grpo.core.functions import mentioned
 from grpo.core.text import counted, listed, reward_key, rewarded, short_name, shorten
 from grpo.data.remedies import PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
@@ -23,12 +24,7 @@ from grpo.task.wrong import rewritten_json
 FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-PARTS = (  # columns that usually belong to the question …
-    *("choices", "options", "endings", "candidates", "input", "context", "ctx", "passage", "article", "paragraph"),
-    "hypothesis",
-)
-# … and series of them: A, B, C, D; option1, option2; answerA, answerB
-OPTION = re.compile(r"(|option|choice|opt?|ending|sol|candidate|answer)[ _-]?([a-j]|[0-9])", re.IGNORECASE)
+MANY_DECIMALS = 3  # digits behind the point from which people round
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 
 
@@ -36,29 +32,32 @@ CHECKS = Checks()
 
 
 @CHECKS.add
-def about_rows(plan: Plan) -> Iterator[Check]:
-    """Report rows read and dropped."""
-    config, data = plan.config, plan.data
-    columns = data.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
-    finding, remedies = f"columns {columns}", []
-    if plan.task.prepare:
-        finding = f"{columns} by {config.script.prepare}, from the columns {shorten(', '.join(data.columns), 120)}"
-    unmarked = data.unmarked()
-    if empty := data.unusable - sum(unmarked.values()):
-        finding += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * data.has_golds}"
-        remedies.append(f"{columns} are needed in every row")
-    for mark, count in unmarked.items():
-        finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
-        remedies.append(f"put {mark} in all gold answers, or in none")
-    yield warn_if(remedies, "schema", finding, "; ".join(remedies), routine=True)
+def about_findings(plan: Plan) -> Iterator[Check]:
+    """Report what the loader found in the rows."""
+    yield from plan.data.checks
 
 
 @CHECKS.add
-def about_reserved_columns(plan: Plan) -> Iterator[Check]:
-    """List columns that are dropped because TRL uses their names."""
-    data = plan.data
-    if reserved := [name for name in data.reserved if name not in data.media]:
-        yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
+def about_unused_text(plan: Plan) -> Iterator[Check]:
+    """Warn of columns with text that reaches neither the prompts nor a reward or judge."""
+    readers = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
+    reached = {"question", "answer"}.union(*map(mentioned, readers))
+    unused = [column for column in plan.data.texts if not column.goes_to & reached]
+    loud = [column.name for column in unused if not column.is_quiet]
+    if quiet := [column.name for column in unused if column.is_quiet]:
+        finding = f"not used: {listed(quiet)} (solutions, classes or text that neither prompts nor rewards need)"
+        yield Check("ok", "unused text", finding, routine=True)
+    if not loud:
+        return
+    finding = f"neither prompts nor rewards use the text in the column{'s' * (len(loud) > 1)} {listed(loud)}"
+    question = "question" if plan.task.prepare else plan.data.question_column
+    cells = "".join(f"{{row[{name!r}]}}\\n" for name in loud[:3])
+    remedy = "if questions need it, join it in a `prepare` (docs/your-own-task.md), such as "
+    remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\"}}"
+    as_they_are = (plan.config.script.question_column, plan.config.script.answer_column) == ("question", "answer")
+    if as_they_are and plan.task.prepare is None and (reader := reader_of(plan.data.rows.column_names, loud)):
+        remedy = f"use {PREPARE.format(reader)}, which adds it"
+    yield Check("warning", "unused text", finding, remedy)
 
 
 @CHECKS.add_for_training
@@ -78,20 +77,9 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
 
 
 @CHECKS.add_for_training
-def about_conflicts(plan: TrainingPlan) -> Iterator[Check]:
-    """Warn of training questions with different gold answers."""
-    data = plan.data
-    if data.conflicts:
-        question, one, other = data.conflicts[0]
-        finding = f"{counted(len(data.conflicts), 'training question')} with different gold answers, such as "
-        finding += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
-        yield Check("warning", "conflicts", finding, "keep the right row of each")
-
-
-@CHECKS.add_for_training
 def about_overlap(plan: TrainingPlan) -> Iterator[Check]:
     """Warn of training rows with a held-out question."""
-    overlap = plan.data.overlap
+    overlap = 0 if plan.data.cut_off else plan.data.overlap  # of one table they are rows that repeat a question
     finding = f"dropped {counted(overlap, 'training row')} with a held-out question"
     yield warn_if(overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
 
@@ -226,33 +214,6 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
 
 
 @CHECKS.add
-def about_hidden_columns(plan: Plan) -> Iterator[Check]:
-    """Warn of columns that questions usually need and that the prompts do not show."""
-    script = plan.config.script
-    if hidden := _hidden_parts(plan):
-        finding = f"the prompts do not show the column{'s' * (len(hidden) > 1)} {listed(hidden)}, which questions "
-        finding += "usually need"
-        remedy = "write a `prepare` that adds them, such as those in examples/rows.py (docs/your-own-task.md)"
-        columns = script.question_column, script.answer_column
-        as_they_are = columns == ("question", "answer") and plan.task.prepare is None
-        if as_they_are and (reader := reader_of(plan.data.rows.column_names, hidden)):
-            remedy = f"use {PREPARE.format(reader)}, which adds them"
-        yield Check("warning", "prompts", finding, remedy)
-
-
-@CHECKS.add
-def about_media(plan: Plan) -> Iterator[Check]:
-    """Refuse questions about images; warn of images without such questions, and of such questions alone."""
-    data = plan.data
-    finding = f"{counted(len(data.placeholders), 'question')} with {data.placeholders[0]}" if data.placeholders else ""
-    finding += " and " * bool(data.placeholders and data.media) + f"the column {listed(data.media)}" * bool(data.media)
-    finding += ": the model gets text only"
-    remedy = "keep the rows that can be answered without, in a `prepare` (docs/your-own-task.md)"
-    if data.placeholders or data.media:
-        yield Check("error" if data.placeholders and data.media else "warning", "images", finding, remedy)
-
-
-@CHECKS.add
 def about_end_of_prompts(plan: Plan) -> Iterator[Check]:
     """Refuse prompts that end in the end token."""
     end = str(plan.tokenizer.eos_token)
@@ -285,31 +246,6 @@ def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
         finding = "the tokens of the prompts, or the end token, are not the checkpoint's (an edited or dated chat "
         finding += "template, another tokenizer)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
-
-
-def _hidden_parts(plan: Plan) -> list[str]:
-    """Return the columns of PARTS, and those of series of options, that the prompts do not show."""
-    rows, script = plan.data.rows, plan.config.script
-    columns = [name for name in rows.column_names if name not in (script.question_column, script.answer_column)]
-    series: dict[str, dict[str, str]] = {}
-    for name in columns:
-        if option := OPTION.fullmatch(name):
-            series.setdefault(option[1].lower(), {})[option[2].lower()] = name
-    parts = [[name] for name in columns if name.lower() in PARTS]
-    for stem, of_series in series.items():
-        counts = [] if stem in ("", "answer") else [("0", "1"), ("1", "2")]  # 1 and 2 alone may be anything
-        if any(set(first) <= of_series.keys() for first in [("a", "b"), *counts]):
-            parts.append(list(of_series.values()))
-    hidden: dict[str, None] = {}
-    for row in rows.select(range(min(len(rows), 100))):
-        prompt = row["prompt"]
-        text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
-        text = " ".join(text.split())
-        for names in parts:
-            cells = [cell for name in names for cell in (row[name] if isinstance(row[name], list) else [row[name]])]
-            if not all(" ".join(str(cell).split()) in text for cell in cells if cell is not None):
-                hidden |= dict.fromkeys(names)
-    return list(hidden)
 
 
 @CHECKS.add

@@ -20,7 +20,9 @@ _NUMBER = re.compile(_SIGN + r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?:['\u2019][
 _SPACED = re.compile(_SIGN + r"([0-9]{1,3}(?: [0-9]{3})+)([.,][0-9]+)?")  # 7 404
 _SPACES = re.compile(r"[-+\u2212]?[0-9]+(?: [0-9]+)+(?:[.,][0-9]+)?")  # 1 2, too
 _POINTED = re.compile(_SIGN + r"([0-9]{1,3}(?:\.[0-9]{3})*)(,[0-9]+)?")  # 7.404,50; in a column of these 7.404 and 7,5
-_POINTS = re.compile(r"[^0-9]*[0-9]{1,3}(?:(?:\.[0-9]{3})+,[0-9]+|(?:\.[0-9]{3}){2,})")  # a number of no other notation
+_POINTS = re.compile(
+    r"[^0-9]*[0-9]{1,3}(?:(?:\.[0-9]{3})+,[0-9]+|(?:\.[0-9]{3}){2,})"
+)  # a number of no other notation
 _NO_POINTS = re.compile(r"[^0-9]*(?:[0-9]+(?:,[0-9]{3})*\.(?![0-9]{3}$)[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+\.[0-9]+)")
 # Delimiters of a formula, and bold or italic type of Markdown
 _WRAPPED = re.compile(
