@@ -2,12 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from grpo.data.files import Row
+from grpo.data.files import Row, parsed
 from grpo.task.gold import alternatives, has_mark, read_column
 
 SAMPLE = 200  # rows that are looked at
@@ -70,11 +70,22 @@ def text_columns(
 
 def _texts(cell: Any) -> list[str]:
     """Return all texts and numbers in a cell, whatever it is made of."""
+    cell = _value(cell)
     if isinstance(cell, Mapping):
         cell = list(cell.values())
     if isinstance(cell, list):
         return [text for item in cell for text in _texts(item)]
     return [" ".join(str(cell).split())] if isinstance(cell, str | int | float) and str(cell).strip() else []
+
+
+def _value(cell: Any) -> Any:
+    """Return a cell; of a list or an object as text, as CSV files have them, what it means."""
+    if isinstance(cell, str) and re.fullmatch(r"\s*(?:\[.*\]|\{.*\})\s*", cell, re.DOTALL):
+        try:
+            return parsed(cell)
+        except ValueError:
+            pass
+    return cell
 
 
 def _shown(cells: Sequence[list[str]], places: Sequence[list[str]]) -> bool:
@@ -96,7 +107,7 @@ def _kind(cells: Sequence[list[str]], golds: Sequence[list[str]], values: Sequen
     held = [(texts, gold) for texts, gold in zip(cells, golds, strict=True) if texts]
     if not held:
         return ""
-    has_lists = sum(isinstance(value, list | dict) for value in values) > len(held) / 2
+    has_lists = sum(isinstance(_value(value), list | dict) for value in values) > len(held) / 2
     has_text = any(isinstance(value, str | list | dict) for value in values)
     if has_lists and _are_choices([(texts, gold) for texts, gold in held if len(texts) > 1], golds):
         return "text"
@@ -143,14 +154,9 @@ def _options(cells: Mapping[str, Sequence[list[str]]], golds: Sequence[list[str]
     for stem, names in series.items():
         begins = [("a", "b"), *([("0", "1"), ("1", "2")] if stem else [])]  # 1 and 2 alone may be anything
         rows = [
-            ([text for texts in row for text in texts], gold) for *row, gold in _rows(cells, names.values(), golds)
+            ([text for texts in row for text in texts], gold)
+            for *row, gold in zip(*(cells[name] for name in names.values()), golds, strict=True)
         ]
         if any(set(first) <= names.keys() for first in begins) and _are_choices(rows, golds):
             chosen.update(names.values())
     return chosen
-
-
-def _rows(
-    cells: Mapping[str, Sequence[list[str]]], names: Collection[str], golds: Sequence[list[str]]
-) -> Iterator[tuple[list[str], ...]]:
-    yield from zip(*(cells[name] for name in names), golds, strict=True)

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line, users_code
+from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed
 from grpo.data.columns import TextColumn, text_columns
@@ -33,11 +34,13 @@ from grpo.task.task import Task
 from grpo.task.wrong import wrong_answer
 
 # Messages as text: `[{"role": …, "content": …}]`, or with `from` and `value`, in any order
+ONE_MESSAGE = re.compile(r"""\s*\{\s*['"](?:role|content)['"]\s*:.*['"](?:content|role)['"]\s*:.*\}\s*$""", re.DOTALL)
 TALK = re.compile(
     r"""\s*\[\s*\{\s*['"](?:role['"]\s*:|(?:content|value)['"]\s*:.*['"](?:role|from)['"]\s*:"""
     r"""|from['"]\s*:.*['"]value['"]\s*:).*\}\s*\]\s*$""",
     re.DOTALL,
 )
+MANY_PROMPTS = 20_000  # they take seconds
 REASONING = "__reasoning"  # a temporary column: the gold solution without its answer
 
 
@@ -225,6 +228,8 @@ def _measured(
     config: Config, tokenizer: PreTrainedTokenizerBase, count: int, *tables: Dataset
 ) -> tuple[list[int], str]:
     """Measure the first `count` prompts of these tables: their lengths, and a hash of them and of the end token."""
+    if (prompts := sum(map(len, tables))) >= MANY_PROMPTS:
+        say(f"tokenizing {prompts:,} prompts")
     with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
         asked = itertools.chain.from_iterable(rows["prompt"] for rows in tables)
         lengths, tokens = lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), count)
@@ -343,7 +348,7 @@ def make_prompts(
     """
     columns = column_names(rows)
     question_column = question_column_of(columns, question_column)
-    require_columns(columns, question_column, answer_column, label, needs_gold)
+    require_columns(rows, columns, question_column, answer_column, label, needs_gold)
     asked = [
         _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
         for number, row in enumerate(rows, 1)
@@ -363,12 +368,25 @@ def make_prompts(
     others = [name for name in columns if name not in (*made, *RESERVED)]
     try:
         result = as_dataset({name: [rows[index].get(name) for index in kept] for name in others} | made)
-    except (*NOT_ARROW, TypeError, UnicodeError) as error:
+    except UnicodeError:
+        raise UserError(f"dataset: {_half_a_sign(rows, label)}; correct it, or drop the row") from None
+    except (*NOT_ARROW, TypeError) as error:
         raise UserError(f"dataset: {label} cannot be used: {error}; use texts, numbers, lists, dictionaries") from None
     dropped = set(range(len(rows))).difference(kept)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
     return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
+
+
+def _half_a_sign(rows: Sequence[Row], label: str) -> str:
+    """Name the first cell with half of a surrogate pair, which no file in UTF-8 can hold."""
+    for number, row in enumerate(rows, 1):
+        for name, cell in row.items():
+            if half := re.search("[\ud800-\udfff]", str(cell)):
+                near = str(cell)[max(0, half.start() - 20) : half.start()]
+                where = f"row {number} of {label} (column {name!r})"
+                return f"{where} has half of an emoji or other sign, {half[0]!r}, after {near!r}"
+    return f"{label} has half of an emoji or other sign"
 
 
 def question_column_of(columns: Sequence[str], name: str) -> str:
@@ -379,13 +397,17 @@ def question_column_of(columns: Sequence[str], name: str) -> str:
 def _question(cell: Any, where: str) -> str | list[Message]:
     """Return the question in a cell: text, or a conversation up to the user's last message; "" without one.
 
-    A CSV file has a conversation as text.
+    A CSV file has a conversation as text. A single message needs no list.
     """
-    if isinstance(cell, str) and TALK.match(cell):
+    if isinstance(cell, str) and (TALK.match(cell) or ONE_MESSAGE.match(cell)):
         try:
             cell = parsed(cell)
         except ValueError as error:
+            if ONE_MESSAGE.match(cell):
+                return cell
             raise UserError(f"{where}: {error}; write the messages as a list") from None
+    if isinstance(cell, dict) and isinstance(cell.get("role"), str) and isinstance(cell.get("content"), str):
+        cell = [cell]
     if not isinstance(cell, list) or not cell:
         return cell if isinstance(cell, str) else ""
     for message in cell:
@@ -421,7 +443,7 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
     if not kept:
         raise UserError(
             f"max_prompt_length: all {len(rows)} prompts are longer than {max_prompt_length} tokens (the shortest has "
-            f"{min(lengths)}); raise it or lower num_shots"
+            f"{min(lengths)}); raise it, shorten the questions, or lower num_shots if it is above 0"
         )
     return rows.select(kept), len(rows) - len(kept)
 
@@ -467,8 +489,8 @@ def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
         if different < 2:
             raise UserError(
                 f"dataset: {counted(len(rows), 'row')} with {counted(different, 'different question')} cannot be "
-                "split into training and evaluation; add more rows, use another question_column, or a `prepare` that makes "
-                "whole questions (docs/your-own-task.md)"
+                "split into training and evaluation; add more rows, use another question_column, or a `prepare` that "
+                "makes whole questions (docs/your-own-task.md)"
             )
         most = max(1, different // 10, min(100, different // 4))
         return most if count is None else min(count, most)

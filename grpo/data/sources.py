@@ -273,10 +273,11 @@ def _as_written(name: str, config: str | None) -> Splits:
                 raise  # of parquet files, those with maps are read
     files = datasets.DownloadManager().download(builder.config.data_files)
     tables = dict[str, list[Row]]()
-    for split, file in ((split, file) for split in files for file in files[split]):
-        with in_file(file):
-            parts = read_file(Path(file)).values()
-        tables.setdefault(str(split), []).extend(row for rows in parts for row in rows)
+    for split, of_split in files.items():
+        tables[str(split)] = []
+        for file in of_split:
+            with in_file(file):
+                tables[str(split)] += [row for rows in read_file(Path(file)).values() for row in rows]
     return tables
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
@@ -17,14 +17,16 @@ from grpo.results.answer import Answer
 from grpo.results.comparison import FEWEST
 from grpo.results.measures import LENIENT
 from grpo.runs import resume
-from grpo.task.given import WHOLE, distribution, repeat
+from grpo.task.given import WHOLE, distribution, repeat, same_text
+from grpo.task.given_back import MOST, try_golds
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
 from grpo.task.wrong import rewritten_json
 
 FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-MANY_DECIMALS = 3  # digits behind the point from which people round
+DECIMALS = re.compile(r"[0-9]\.[0-9]{3,}$")  # as many as people round
+THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")  # as some countries write them
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 
 
@@ -52,8 +54,12 @@ def about_unused_text(plan: Plan) -> Iterator[Check]:
     finding = f"neither prompts nor rewards use the text in the column{'s' * (len(loud) > 1)} {listed(loud)}"
     question = "question" if plan.task.prepare else plan.data.question_column
     cells = "".join(f"{{row[{name!r}]}}\\n" for name in loud[:3])
-    remedy = "if questions need it, join it in a `prepare` (docs/your-own-task.md), such as "
-    remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\"}}"
+    answer = plan.config.script.answer_column
+    remedy = "if questions need it, let `prepare` add it to them (docs/your-own-task.md)"
+    if plan.task.prepare is None:
+        remedy = "if questions need it, write a `prepare` (docs/your-own-task.md) that returns "
+        remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\""
+        remedy += f", 'answer': row[{answer!r}]}}" if answer != "answer" else "}"
     as_they_are = (plan.config.script.question_column, plan.config.script.answer_column) == ("question", "answer")
     if as_they_are and plan.task.prepare is None and (reader := reader_of(plan.data.rows.column_names, loud)):
         remedy = f"use {PREPARE.format(reader)}, which adds it"
@@ -153,7 +159,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         kinds["JSON" if an_object else kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
-    if repeat(rows):  # labels
+    alike = len(rows) > 1 and len({same_text(one) for row in rows for one in row}) == 1
+    if repeat(rows) or alike:  # labels
         first = ", ".join(f'"{shorten(share.answer)}" {100 * share.gold:.0f} %' for share in distribution(rows))
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
@@ -175,11 +182,50 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     if len(marked) > 0.05 * len(golds) and (mark := read_column(marked)[0]):
         count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
         remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
+    elif alike:
+        remedy = "always giving this answer is right, and no completion can do better: use answers that differ"
     elif exact and len(odd) > 0.1 * len(golds):
         names = f"{' and '.join(map(short_name, exact))} {'wants' if len(exact) == 1 else 'want'}"
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
-        remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
+        remedy += r"\boxed{}, Answer:)"
+        if plan.task.judge or not try_golds(plan.task, [{"answer": gold} for gold in odd[:100]]).rows:
+            remedy += ", or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
+    long = [gold for gold in kinds["number"] if DECIMALS.search(gold)]
+    if len(long) > 0.1 * len(golds) and plan.task.judge is None:
+        finding = f"{len(long):,} of {counted(len(golds), 'gold answer')} have three decimals or more, as "
+        finding += f"{long[0]}: they are compared exactly, and a rounded answer is wrong"
+        remedy = "write a judge that allows a tolerance (docs/your-own-task.md), or round them in a `prepare` and ask "
+        remedy += "for that many decimals"
+        if all(THOUSANDS.fullmatch(gold) for gold in long):
+            remedy += f"; if the point separates thousands, write {long[0].replace('.', '')}"
+        yield Check("warning", "decimals", finding, remedy)
+
+
+@CHECKS.add
+def about_golds_given_back(plan: Plan) -> Iterator[Check]:
+    """Warn of gold answers that the run's judge does not accept when they are given back."""
+    rows: Sequence[Any] = [{"answer": gold} for gold in plan.data.rows["answer"][:]]
+    if plan.task.judge:
+        rows = [plan.data.rows[index] for index in range(min(len(rows), MOST))]  # with their other columns
+    refused = try_golds(plan.task, rows, bool(plan.trial.exact))
+    if not refused.rows:
+        return
+    of_all = f" (tried on {refused.tried:,} of {len(rows):,} rows)" if refused.tried < len(rows) else ""
+    gold, given = next(iter(refused.examples.items()))
+    remedy = (
+        "keep the answer alone, or mark it (`#### 6`, `Answer: 6`), in a `prepare` or in the file; or write a judge"
+    )
+    if plan.task.judge:
+        remedy = "let the judge accept the gold answer of each row, or correct these answers"
+    elif gold.startswith("["):
+        remedy = (
+            "if any of its items is right, return the list: {**row, 'answer': parsed(row['answer'])} in a `prepare`, "
+        )
+        remedy += "with parsed of grpo.data.files; if not, write a judge"
+    elif len(given) == 1 and given.isalpha():
+        remedy = f"keep the letter alone ({given}), or the text without it, in a `prepare`"
+    yield warn_if(refused.share >= 0.01, "given back", f"{refused}{of_all}", remedy)
 
 
 @CHECKS.add
@@ -258,7 +304,8 @@ def about_prompt_lengths(plan: Plan) -> Iterator[Check]:
     if data.too_long:
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
-    yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots", routine=True)
+    remedy = "raise max_prompt_length" + " or lower num_shots" * bool(plan.task.shots)
+    yield warn_if(many, "prompt length", finding, remedy, routine=True)
 
 
 @CHECKS.add
@@ -285,5 +332,7 @@ def _solution_lengths(plan: Plan) -> list[int]:
 
 
 def _spread(lengths: Sequence[int]) -> str:
-    cuts = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else [lengths[0]] * 19
-    return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {counted(max(lengths), 'token')}"
+    """Describe lengths by those of rows, without values between them."""
+    ranked = sorted(lengths)
+    middle, most = (ranked[math.ceil(share * len(ranked)) - 1] for share in (0.5, 0.95))
+    return f"median {middle}, 95 % up to {most}, longest {counted(ranked[-1], 'token')}"
