@@ -278,12 +278,12 @@ def _read_csv(path: Path) -> Splits:
     bare = re.sub('"[^"]*"', "", lines[0]) if lines else ""
     separator = stated[1] if stated else max(SEPARATORS, key=bare.count)
     skipped = 1 if stated else 0
-    names, *rows = _cells_of(lines[skipped:], separator, skipped) or [[]]
-    if len(names) == 1 and (other := _other_separator(lines)):
+    if not (stated or separator in bare) and (other := _other_separator(lines)):
         raise ValueError(
             f"its cells are separated by {other!r}, as it seems; "
             + (f"add a first line sep={other}" if other.isprintable() else "write tabs instead")
         )
+    names, *rows = _cells_of(lines[skipped:], separator, skipped) or [[]]
     return {"train": [dict(zip(names, cells, strict=False)) for cells in rows]}
 
 
@@ -342,7 +342,7 @@ def _csv_remedy(fault: str, lines: list[str], reader: Any) -> str:
 
 def _other_separator(lines: list[str]) -> str:
     """Return the sign that all lines of a table with one column have equally often, as separators are; or ""."""
-    shown = [line.strip("\r\n") for line in lines[:50] if line.strip()]
+    shown = [line.strip("\r\n") for line in lines[:50] if line.strip()] or [""]
     signs = [sign for sign in dict.fromkeys(shown[0]) if not (sign.isalnum() or sign in " _\"'-.?()")]
     return next(
         (sign for sign in signs if len(shown) > 1 and {line.count(sign) for line in shown} == {shown[0].count(sign)}),

@@ -211,7 +211,9 @@ def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     refused = try_golds(plan.task, rows, bool(plan.trial.exact))
     if not refused.rows:
         return
-    of_all = f" (tried on {refused.tried:,} of {len(rows):,} rows)" if refused.tried < len(rows) else ""
+    count = len(plan.data.rows)
+    of_all = f" (tried on {refused.tried:,} of {count:,} rows)" if refused.tried < count else ""
+    column = "answer" if plan.task.prepare else plan.config.script.answer_column
     gold, given = next(iter(refused.examples.items()))
     remedy = (
         "keep the answer alone, or mark it (`#### 6`, `Answer: 6`), in a `prepare` or in the file; or write a judge"

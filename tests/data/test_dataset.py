@@ -199,7 +199,11 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
         assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.ask(row["question"])
         assert row["answer"] and (limit is None or row in held_out or len(row["prompt"]) <= limit)
     texts = [{dataset.canonical(row["question"]) for row in some} for some in (train, held_out)]
-    assert not texts[0] & texts[1] and len(texts[1]) == len(held_out) and len({row["id"] for row in [*train, *held_out]}) == len(train) + len(held_out)
+    assert (
+        not texts[0] & texts[1]
+        and len(texts[1]) == len(held_out)
+        and len({row["id"] for row in [*train, *held_out]}) == len(train) + len(held_out)
+    )
     again = load(rows, max_prompt_length=limit, eval_samples=samples)
     assert again.train.to_list() == train and again.held_out.to_list() == held_out
 
