@@ -221,10 +221,8 @@ def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     if plan.task.judge:
         remedy = "let the judge accept the gold answer of each row, or correct these answers"
     elif gold.startswith("["):
-        remedy = (
-            "if any of its items is right, return the list: {**row, 'answer': parsed(row['answer'])} in a `prepare`, "
-        )
-        remedy += "with parsed of grpo.data.files; if not, write a judge"
+        remedy = f"if any of its items is right, return the list, {{**row, 'answer': parsed(row[{column!r}])}}, in a "
+        remedy += "`prepare`, with parsed of grpo.data.files; if not, write a judge"
     elif len(given) == 1 and given.isalpha():
         remedy = f"keep the letter alone ({given}), or the text without it, in a `prepare`"
     yield warn_if(refused.share >= 0.01, "given back", f"{refused}{of_all}", remedy)
