@@ -25,7 +25,7 @@ def mentioned(function: Callable[..., Any]) -> set[str]:
     >>> sorted(mentioned(lambda text, row: row["unit"] in text))
     ['row', 'text', 'unit']
     """
-    names, seen, waiting = set[str](), set[int](), [innermost(function)]
+    names, seen, waiting = set[str](), set[int](), list[Any]([function])
     while waiting:
         one: Any = innermost(waiting.pop())
         if id(one) in seen or len(seen) > MOST_READ:

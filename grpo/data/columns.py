@@ -48,9 +48,9 @@ def text_columns(
     pairs = [(row, new) for row, new in zip(rows, made, strict=True) if new is not None]
     pairs = pairs[:: max(1, len(pairs) // SAMPLE)][:SAMPLE]
     golds = [alternatives(gold) for gold in read_column([new.get(answer) for _, new in pairs])[1]]
-    names = dict.fromkeys(name for row, _ in pairs for name in row)
     as_read = all(row is new for row, new in pairs)
-    names = [name for name in names if not (as_read and name in (question, answer))]
+    columns = dict.fromkeys(name for row, _ in pairs for name in row)
+    names = [name for name in columns if not (as_read and name in (question, answer))]
     cells = {name: [_texts(row.get(name)) for row, _ in pairs] for name in names}
     options = _options(cells, golds)
     found = []

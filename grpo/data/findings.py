@@ -48,7 +48,7 @@ SPLITS = {
     "eval",
     "evaluation",
 }  # as cells
-RULE = re.compile(r":?[-=]{2,}:?")  # a cell below the header of a table in Markdown
+RULE = re.compile(r":?[-=]+:?")  # a cell below the header of a table in Markdown
 STRAY = 0.02  # least share of the gold answers of a text that stands for no answer
 SIGNS = re.compile(r"[\W_]+|#(?:N/A|[A-Z/0]+[!?])|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)  # hardly an answer
 
@@ -210,7 +210,7 @@ def about_splits_in_a_column(found: Found) -> Iterator[Check]:
     """Warn of a column that says which rows are for training and which for a test."""
     for kind, table in found.tables.items():
         for name in dict.fromkeys(name for row in table.raw[:1000] for name in row):
-            cells = [row.get(name) for row in table.raw]
+            cells: list[Any] = [row.get(name) for row in table.raw]
             if not all(isinstance(cell, str) and cell.strip().lower() in SPLITS for cell in cells):
                 continue
             counts = Counter(cell.strip() for cell in cells)

@@ -63,7 +63,7 @@ def require_columns(
             remedy += f", or do without {' and '.join(needs_gold)}"
         if title := _rows_above_the_names(rows, needed.values()):
             lines = f"lines 1 to {title}" if title > 1 else "line 1"
-            remedy = f"delete {lines} of the file, which are above the names of the columns"
+            remedy = f"delete {lines} of the file, above the names of the columns"
         elif re.search(r"\.[ct]sv\b", label) and any(len(name) > 40 or name.isdigit() for name in columns):
             remedy = "if that is a row, add a first line with the columns' names, such as question,answer"
         raise UserError(

@@ -42,7 +42,7 @@ def about_findings(plan: Plan) -> Iterator[Check]:
 @CHECKS.add
 def about_unused_text(plan: Plan) -> Iterator[Check]:
     """Warn of columns with text that reaches neither the prompts nor a reward or judge."""
-    readers = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
+    readers: list[Any] = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
     reached = {"question", "answer"}.union(*map(mentioned, readers))
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
     loud = [column.name for column in unused if not column.is_quiet]
