@@ -23,16 +23,27 @@ OPTION = re.compile(r"(.*?)[ _-]?([A-Ja-j]|[0-9])")  # A, B, C, D; option1, opti
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column with text, of the rows as they are read.
+    """A column with text, or a key of a column with objects, of the rows as they are read.
 
     Attributes:
+        path: the column, and the key.
         goes_to: the columns of the prepared rows that contain its text; `question` stands for the prompt.
         is_quiet: True if questions hardly need it: a solution, classes such as topics, what `prepare` looked at.
     """
 
-    name: str
+    path: tuple[str, ...]
     goes_to: frozenset[str]
     is_quiet: bool
+
+    @property
+    def name(self) -> str:
+        """The column and the key, for people."""
+        return ".".join(self.path)
+
+    @property
+    def code(self) -> str:
+        """The Python of the cell in a row."""
+        return "row" + "".join(f"[{key!r}]" for key in self.path)
 
 
 def text_columns(
@@ -49,23 +60,36 @@ def text_columns(
     pairs = pairs[:: max(1, len(pairs) // SAMPLE)][:SAMPLE]
     golds = [alternatives(gold) for gold in read_column([new.get(answer) for _, new in pairs])[1]]
     as_read = all(row is new for row, new in pairs)
-    columns = dict.fromkeys(name for row, _ in pairs for name in row)
-    names = [name for name in columns if not (as_read and name in (question, answer))]
-    cells = {name: [_texts(row.get(name)) for row, _ in pairs] for name in names}
+    values = _by_path([row for row, _ in pairs])
+    if as_read:
+        values = {path: cells for path, cells in values.items() if path[0] not in (question, answer)}
+    cells = {path: list(map(_texts, found)) for path, found in values.items()}
     options = _options(cells, golds)
     found = []
-    for name in names:
-        kind = "text" if name in options else _kind(cells[name], golds, [row.get(name) for row, _ in pairs])
+    for path in values:
+        kind = "text" if path in options else _kind(cells[path], golds, values[path])
         if not kind:
             continue
-        targets = dict.fromkeys([question, name] if as_read else (key for _, new in pairs for key in new))
-        goes_to = {
-            "question" if target == question else "answer" if target == answer else target
-            for target in targets
-            if (as_read and target == name) or _shown(cells[name], [_texts(new.get(target)) for _, new in pairs])
-        }
-        found.append(TextColumn(name, frozenset(goes_to), kind == "quiet" or name in looked_at))
+        targets = dict.fromkeys([question] if as_read else (key for _, new in pairs for key in new))
+        shown = {key for key in targets if _shown(cells[path], [_texts(new.get(key)) for _, new in pairs])}
+        names = {question: "question", answer: "answer"}
+        goes_to = {names.get(key, key) for key in shown} | ({path[0]} if as_read else set())
+        found.append(TextColumn(path, frozenset(goes_to), kind == "quiet" or path[0] in looked_at))
     return found
+
+
+def _by_path(rows: Sequence[Row]) -> dict[tuple[str, ...], list[Any]]:
+    """Return the cells of each column, and of each key of a column whose cells are objects."""
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        cells = [row.get(name) for row in rows]
+        objects = [cell for cell in cells if isinstance(cell, Mapping)]
+        if len(objects) > len(cells) / 2:
+            for key in dict.fromkeys(key for one in objects for key in one):
+                values[name, key] = [cell.get(key) if isinstance(cell, Mapping) else None for cell in cells]
+        else:
+            values[name,] = cells
+    return values
 
 
 def _texts(cell: Any) -> list[str]:
@@ -144,19 +168,19 @@ def _are_choices(held: Sequence[tuple[list[str], list[str]]], golds: Sequence[li
     return named >= NEARLY * len(labels) or among > len(held) / 2
 
 
-def _options(cells: Mapping[str, Sequence[list[str]]], golds: Sequence[list[str]]) -> set[str]:
+def _options(cells: Mapping[tuple[str, ...], Sequence[list[str]]], golds: Sequence[list[str]]) -> set[tuple[str, ...]]:
     """Return the columns of series among which the gold answers choose: A, B, C; option1, option2."""
-    series = defaultdict[str, dict[str, str]](dict)
-    for name in cells:
-        if found := OPTION.fullmatch(name):
-            series[found[1].lower()][found[2].lower()] = name
-    chosen = set[str]()
-    for stem, names in series.items():
+    series = defaultdict[tuple[str, ...], dict[str, tuple[str, ...]]](dict)
+    for path in cells:
+        if found := OPTION.fullmatch(path[-1]):
+            series[*path[:-1], found[1].lower()][found[2].lower()] = path
+    chosen = set[tuple[str, ...]]()
+    for (*_, stem), paths in series.items():
         begins = [("a", "b"), *([("0", "1"), ("1", "2")] if stem else [])]  # 1 and 2 alone may be anything
         rows = [
             ([text for texts in row for text in texts], gold)
-            for *row, gold in zip(*(cells[name] for name in names.values()), golds, strict=True)
+            for *row, gold in zip(*(cells[path] for path in paths.values()), golds, strict=True)
         ]
-        if any(set(first) <= names.keys() for first in begins) and _are_choices(rows, golds):
-            chosen.update(names.values())
+        if any(set(first) <= paths.keys() for first in begins) and _are_choices(rows, golds):
+            chosen.update(paths.values())
     return chosen

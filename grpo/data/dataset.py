@@ -212,7 +212,7 @@ def _make_tables(
         "texts": [
             column
             for column in text_columns(first.raw, first.rows, question, script.answer_column, looked_at)
-            if column.name not in (*RESERVED, *MEDIA)
+            if column.path[0] not in (*RESERVED, *MEDIA)
         ],
     }
 

@@ -45,15 +45,16 @@ def about_unused_text(plan: Plan) -> Iterator[Check]:
     readers: list[Any] = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
     reached = {"question", "answer"}.union(*map(mentioned, readers))
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
-    loud = [column.name for column in unused if not column.is_quiet]
+    loud = [column for column in unused if not column.is_quiet]
+    names = [column.name for column in loud]
     if quiet := [column.name for column in unused if column.is_quiet]:
         finding = f"not used: {listed(quiet)} (solutions, classes or text that neither prompts nor rewards need)"
         yield Check("ok", "unused text", finding, routine=True)
     if not loud:
         return
-    finding = f"neither prompts nor rewards use the text in the column{'s' * (len(loud) > 1)} {listed(loud)}"
+    finding = f"neither prompts nor rewards use the text in the column{'s' * (len(names) > 1)} {listed(names)}"
     question = "question" if plan.task.prepare else plan.data.question_column
-    cells = "".join(f"{{row[{name!r}]}}\\n" for name in loud[:3])
+    cells = "".join(f"{{{column.code}}}\\n" for column in loud[:3])
     answer = plan.config.script.answer_column
     remedy = "if questions need it, let `prepare` add it to them (docs/your-own-task.md)"
     if plan.task.prepare is None:
@@ -61,7 +62,11 @@ def about_unused_text(plan: Plan) -> Iterator[Check]:
         remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\""
         remedy += f", 'answer': row[{answer!r}]}}" if answer != "answer" else "}"
     as_they_are = (plan.config.script.question_column, plan.config.script.answer_column) == ("question", "answer")
-    if as_they_are and plan.task.prepare is None and (reader := reader_of(plan.data.rows.column_names, loud)):
+    if (
+        as_they_are
+        and plan.task.prepare is None
+        and (reader := reader_of(plan.data.rows.column_names, [column.path[0] for column in loud]))
+    ):
         remedy = f"use {PREPARE.format(reader)}, which adds it"
     yield Check("warning", "unused text", finding, remedy)
 

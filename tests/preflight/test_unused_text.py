@@ -44,6 +44,7 @@ LOUD = {  # columns whose text questions may need
 QUIET = {  # text that is named, but not warned of
     "solution": {"zzz": lambda a, b: f"We multiply {a} and {b}, and add ten. So it is {a * b + 10}."},
     "marked solution": {"zzz": lambda a, b: f"We multiply.\n#### {a * b}"},
+    "solution in an object": {"zzz": lambda a, b: {"id": a, "by": f"It is {a * b + 10}.", "split": "train"}},
     "classes": {"zzz": lambda a, b: ["Counting & Probability", "Number Theory", "Plane Geometry"][a % 3]},
     "tags": {"zzz": lambda a, b: ["algebra", "sums"]},
 }
@@ -56,6 +57,7 @@ NONE = {  # columns without text
     "path": {"zzz": lambda a, b: f"train/algebra/{a}{b}.json"},
     "none": {"zzz": lambda a, b: None},
     "numbers": {"zzz": lambda a, b: [a, b]},
+    "object": {"zzz": lambda a, b: {"split": "train", "index": a, "of": f"How many in case {a} and {b}?"}},
     "the question again": {"zzz": lambda a, b: f"How many in case {a} and {b}?"},
     "part of it": {"zzz": lambda a, b: f"in case {a}"},
 }
@@ -64,14 +66,16 @@ NONE = {  # columns without text
 @pytest.mark.parametrize("name", LOUD)
 def test_text_that_questions_may_need_is_warned_of(name, table):
     found = table(rows=rows_with(**LOUD[name]))["unused text"]
-    assert found.status == "warning" and found.finding.endswith(listed(list(LOUD[name])))
-    assert "write a `prepare`" in found.remedy and "{row['zzz']}" in found.remedy
+    key = "text" if name == "object" else ""
+    columns = [f"{column}.{key}".rstrip(".") for column in LOUD[name]]
+    assert found.status == "warning" and found.finding.endswith(listed(columns))
+    assert "write a `prepare`" in found.remedy and f"{{row['zzz']{key and '[' + repr(key) + ']'}}}" in found.remedy
 
 
 @pytest.mark.parametrize("name", QUIET)
 def test_solutions_and_classes_are_listed(name, table):
     found = table(rows=rows_with(**QUIET[name]))["unused text"]
-    assert found.status == "ok" and "not used: zzz (" in found.finding
+    assert found.status == "ok" and "not used: zzz" in found.finding
 
 
 @pytest.mark.parametrize("name", NONE)
