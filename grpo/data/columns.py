@@ -67,11 +67,15 @@ def text_columns(
     options = _options(cells, golds)
     found = []
     for path in values:
-        kind = "text" if path in options else _kind(cells[path], golds, values[path])
+        kind = "choices" if path in options else _kind(cells[path], golds, values[path])
         if not kind:
             continue
         targets = dict.fromkeys([question] if as_read else (key for _, new in pairs for key in new))
         shown = {key for key in targets if _shown(cells[path], [_texts(new.get(key)) for _, new in pairs])}
+        if kind != "choices" and _shown(
+            cells[path], [_texts([new.get(question), new.get(answer)]) for _, new in pairs]
+        ):
+            shown.add(question)  # a conversation with its answer
         names = {question: "question", answer: "answer"}
         goes_to = {names.get(key, key) for key in shown} | ({path[0]} if as_read else set())
         found.append(TextColumn(path, frozenset(goes_to), kind == "quiet" or path[0] in looked_at))
@@ -127,14 +131,14 @@ def _shown(cells: Sequence[list[str]], places: Sequence[list[str]]) -> bool:
 
 
 def _kind(cells: Sequence[list[str]], golds: Sequence[list[str]], values: Sequence[Any]) -> str:
-    """Say what a column holds: `text`, `quiet` (text that questions hardly need), or "" for none."""
+    """Say what a column holds: `choices`, `text`, `quiet` (text that questions hardly need), or "" for none."""
     held = [(texts, gold) for texts, gold in zip(cells, golds, strict=True) if texts]
     if not held:
         return ""
     has_lists = sum(isinstance(_value(value), list | dict) for value in values) > len(held) / 2
     has_text = any(isinstance(value, str | list | dict) for value in values)
     if has_lists and _are_choices([(texts, gold) for texts, gold in held if len(texts) > 1], golds):
-        return "text"
+        return "choices"
     words = median(_words(" ".join(texts)) for texts, _ in held)
     if words < 2 or not has_text or not any(map(str.isalpha, "".join(text for texts, _ in held for text in texts))):
         return "quiet" if words > 2 and has_text and not has_lists else ""

@@ -247,12 +247,6 @@ def _broken_line(text: str) -> tuple[int, str, int] | None:
 
 def _remedy(line: str, text: str, position: int) -> str:
     """Return what to change in a broken line of JSON; its fault is at this position of the text."""
-    for read, remedy in NEARLY_JSON.items():
-        try:
-            if isinstance(read(line.strip().removesuffix(",")), dict | list):
-                return remedy
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            pass
     before, after = text[:position].rstrip(), text[position:].lstrip()
     if before.endswith(","):
         before, after = before[:-1], f",{after}"  # newer versions of Python point to the comma, others behind it
@@ -260,6 +254,12 @@ def _remedy(line: str, text: str, position: int) -> str:
         return f"remove the comma before this {closing[1]}"
     if re.match(r",?\s*(?://|/\*|#)", after):
         return "remove the comments: JSON has none"
+    for read, remedy in NEARLY_JSON.items():
+        try:
+            if isinstance(read(line.strip().removesuffix(",")), dict | list):
+                return remedy
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            pass
     if not after.strip(",") or _OPENED.fullmatch(after):
         return "the file ends here, in the middle of a row: download or write it again"
     return "correct it, or write the file with json.dumps"
@@ -290,13 +290,15 @@ def _read_csv(path: Path) -> Splits:
 def _cells_of(lines: list[str], separator: str, skipped: int) -> Cells:
     """Return the names and the rows that are not empty. The header decides how many cells a row may have.
 
-    Strict CSV first; then quotes after a space (`"a", "b"`), or tabs between texts whose quotes are signs like others.
+    Strict CSV first; then spaces around quotes (`"a" , "b"`), or tabs between texts whose quotes are plain signs.
     """
     tables, fault = list[Cells](), ""
+    before = re.compile(f'"[ \\t]+(?={re.escape(separator)}|[\\r\\n]|$)')
     for options in ({}, {"skipinitialspace": True}, {"quoting": csv.QUOTE_NONE, "quotechar": None}):
         if "quoting" in options and separator != "\t":
             continue
-        reader, table = csv.reader(lines, delimiter=separator, strict=True, **options), list[list[str]]()
+        written = [before.sub('"', line) for line in lines] if "skipinitialspace" in options else lines
+        reader, table = csv.reader(written, delimiter=separator, strict=True, **options), list[list[str]]()
         try:
             for cells in reader:
                 if not table:

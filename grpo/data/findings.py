@@ -32,8 +32,8 @@ PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|a
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
 # Marks of chat templates: those of special tokens, and of Llama 2, Gemma, DeepSeek, Alpaca and Vicuna
 TEMPLATE = re.compile(
-    r"<[|｜][^\s<>]{1,40}[|｜]>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>|<\|?/?(?:user|assistant|system)\|?>"
-    r"|^#{2,3} ?(?:Response|Assistant|Output):?\s*\Z|^(?:ASSISTANT|Assistant|AI|GPT4? Correct Assistant): *\Z",
+    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|\w{1,20}\|\]|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>|<\|?/?(?:user|assistant|system)\|?>"
+    r"|^#{2,3} ?(?:Response|Assistant|Output):?\s*\Z|\b(?:ASSISTANT|Assistant): *\Z",
     re.MULTILINE,
 )
 SPLITS = {

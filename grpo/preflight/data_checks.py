@@ -25,6 +25,7 @@ from grpo.task.wrong import rewritten_json
 FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
+PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
 DECIMALS = re.compile(r"[0-9]\.[0-9]{3,}$")  # as many as people round
 THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")  # as some countries write them
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
@@ -181,7 +182,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     if several := sum(len(row) > 1 for row in rows):
         finding += f" · {counted(several, 'row')} with a list of gold answers, any of which is right"
     odd = [gold for gold in kinds["text"] if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
-    odd += kinds["JSON"] + kinds["mathematics"] + units
+    odd += kinds["JSON"] + kinds["mathematics"] + [gold for gold in kinds["number"] if not PLAIN.fullmatch(gold)]
     remedy = ""
     marked = [gold for gold in golds if has_mark(gold)]
     if len(marked) > 0.05 * len(golds) and (mark := read_column(marked)[0]):

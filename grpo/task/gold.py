@@ -224,7 +224,7 @@ def _after_hashes(text: str) -> str | None:
     """
     parts = text.split("####")
     for part in reversed(parts[1:]):
-        if part.strip() and not _HEADING.match(part):
+        if (part := part.lstrip("#")).strip() and not _HEADING.match(part):
             answer = part.strip()
             return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(f"####{part}")
     return "" if len(parts) > 1 and not any(map(str.strip, parts[1:])) else None

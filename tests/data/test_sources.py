@@ -157,6 +157,7 @@ NOT_JSON = {  # what people take for JSON, and the remedy
     "python.json": (str(ROWS), "it is written as Python"),
     "trailing.json": (json.dumps(ROWS, indent=1).replace("}\n]", "},\n]"), "remove the comma before this ]"),
     "inner.json": (json.dumps(ROWS, indent=1).replace('"\n }', '",\n }'), "remove the comma before this }"),
+    "inner.jsonl": (LINES.replace("}", ",}", 1), "remove the comma before this }"),
     "comments.json": (json.dumps(ROWS, indent=1).replace("{\n", "{ // a row\n", 1), "remove the comments"),
     "comments.jsonl": ("# made-up rows\n" + LINES, "remove the comments"),
     "block.json": ("/* rows */\n" + json.dumps(ROWS), "remove the comments"),
@@ -438,6 +439,7 @@ def test_maps_of_parquet_files_are_dictionaries():
 READ = {  # CSV as programs write it, and its rows
     "spaces.csv": ('question, answer\n"What, then?", "6, 7"\nA, "8"\n', [("What, then?", "6, 7"), ("A", "8")]),
     "one space.csv": ('question, answer\nA, "6"\nB, "7"\n', [("A", "6"), ("B", "7")]),
+    "both spaces.csv": ('question,answer\n"A, a" , "6" \n"B ""b"" ." ,"7"\n', [("A, a", "6"), ('B "b" .', "7")]),
     "spaces.tsv": ('question\tanswer\nA\t "6"\n', [("A", "6")]),
     "quotes.tsv": ('question\tanswer\n"Hi" she said\t6\n"No\t7\n', [('"Hi" she said', "6"), ('"No', "7")]),
     "plain space.csv": ("question,answer\n A, b\n", [(" A", " b")]),

@@ -136,7 +136,10 @@ TEMPLATES = [
     "<|user|>\n{}",
     "<|start_header_id|>user<|end_header_id|>{}",
     "### Instruction:\n{}\n\n### Response:\n",
-    "USER: {} ASSISTANT:".replace(" ASS", "\nASS"),
+    "USER: {} ASSISTANT:",
+    "Human: {}\n\nAssistant: ",
+    "[|Human|]{}\n[|AI|]",
+    "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT]{}",
 ]
 PLAIN = [
     "{}",

@@ -135,6 +135,14 @@ def test_what_prepare_shows_is_used(name, table):
     assert status != "warning" or "let `prepare` add it" in found.remedy
 
 
+def test_a_text_that_becomes_question_and_answer_is_used(table):
+    Path("my_rows.py").write_text(
+        "def whole(row):\n    asked, _, said = row['talk'].partition('? ')\n    return {'question': asked, 'answer': said}\n"
+    )
+    rows = [{"talk": f"What is {n} + {n}? {2 * n}"} for n in range(40)]
+    assert "unused text" not in table(rows=rows, prepare="my_rows.whole", allow_custom_rewards="true")
+
+
 def test_series_of_options_are_named_as_columns_of_their_own(table):
     rows = [row | {"answer": "ABCD"[n % 4]} for n, row in enumerate(rows_with())]
     for n, row in enumerate(rows):

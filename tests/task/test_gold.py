@@ -70,7 +70,7 @@ def test_a_cell_is_searched_once_for_each_mark(values, looked, monkeypatch):
         (["$$6$$", "**6**", "***6***", "*6*", "**$6$**", "<b>6</b>", "__6__", "__init__", "2**3"], "xml",
          ["6"] * 7 + ["__init__", "2**3"]),
         (["#### **6**", "#### $$7$$"], "xml", ["6", "7"]),
-        (["<think>Is it 7? #### 7</think> #### 6", "#### 1\n#### 2", "#### 5 ####", "#### Step 1\nWe add.\n#### 8"],
+        (["<think>Is it 7? #### 7</think> #### 6", "#### 1\n#### 2", "##### 5 ####", "#### Step 1\nWe add.\n#### 8"],
          "xml", ["6", "2", "5", "8"]),
         (["<think><answer>7</answer></think><answer>6</answer>"] * 2, "xml", ["6", "6"]),
         ([r"<think>\boxed{7}</think>\boxed{6}", r"\boxed{7}, no: \boxed{6}"], "xml", ["6", "6"]),
