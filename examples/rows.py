@@ -25,9 +25,36 @@ def from_mmlu(row):
     return {"question": f"{row['question']}\n{listed}", "answer": letter}
 
 
+def with_history(row, asked):
+    """Return the row's `system` text and `history` (pairs of texts, or messages) before the messages `asked`.
+
+    A text alone, without any, stays a text, which the run's own prompt format surrounds.
+    """
+    system, history = row.get("system") or row.get("system_prompt"), row.get("history") or []
+    history = parsed(history) if isinstance(history, str) else history  # a CSV file has lists as text
+    before = [{"role": "system", "content": system}] if system else []
+    for turn in history:
+        if isinstance(turn, dict):
+            before.append(message(turn))
+        else:
+            before += [{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}]
+    if isinstance(asked, str):
+        return [*before, {"role": "user", "content": asked}] if before else asked
+    has_its_own = asked and asked[0]["role"] == "system"
+    return [*asked[:1], *before[bool(system) :], *asked[1:]] if has_its_own else [*before, *asked]
+
+
+def message(turn):
+    """Return a message of {from, value} or {role, content}, with the names that chat templates know."""
+    role = turn.get("from") or turn["role"]
+    role = {"human": "user", "gpt": "assistant"}.get(role, role)
+    return {"role": role, "content": turn.get("value") or turn.get("content") or ""}
+
+
 def from_alpaca(row):
-    """Read {instruction, input: text or None, output}."""
-    return {"question": f"{row['instruction']}\n{row.get('input') or ''}".strip(), "answer": row["output"]}
+    """Read {instruction, input: text or None, output}, with `system` and `history` if the row has them."""
+    asked = f"{row['instruction']}\n{row.get('input') or ''}".strip()
+    return {"question": with_history(row, asked), "answer": row["output"]}
 
 
 def from_verl(row):
@@ -40,19 +67,20 @@ def from_prompt_completion(row):
     answer = row["completion"]
     if isinstance(answer, str) and answer.startswith("[{"):  # a CSV file has lists as text
         answer = parsed(answer)
-    return {"question": row["prompt"], "answer": answer if isinstance(answer, str) else answer[-1]["content"]}
+    asked = with_history(row, row["prompt"])
+    return {"question": asked, "answer": answer if isinstance(answer, str) else answer[-1]["content"]}
 
 
 def from_sharegpt(row):
-    """Read {conversations: [{from, value}, …]} or {messages: [{role, content}, …]}; the last message is the answer."""
-    roles = {"human": "user", "gpt": "assistant"}
+    """Read {conversations: [{from, value}, …]} or {messages: [{role, content}, …]}; the last message is the answer.
+
+    The row's `system` and `history`, if it has them, stand before them.
+    """
     turns = row.get("conversations") or row["messages"]
-    turns = parsed(turns) if isinstance(turns, str) else turns  # a CSV file has lists as text
-    said = [(turn.get("from") or turn["role"], turn.get("value") or turn.get("content") or "") for turn in turns]
-    *asked, last = [{"role": roles.get(role, role), "content": text} for role, text in said]
+    *asked, last = map(message, parsed(turns) if isinstance(turns, str) else turns)  # a CSV file has lists as text
     if last["role"] != "assistant":  # without an answer
         return None
-    return {"question": asked, "answer": last["content"]}
+    return {"question": with_history(row, asked), "answer": last["content"]}
 
 
 def from_numina(row):

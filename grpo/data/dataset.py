@@ -13,41 +13,34 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from exact_answers import same_answer
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line, users_code
+from grpo.core.processes import say
 from grpo.core.settings import Config
-from grpo.core.text import counted, listed, visible
+from grpo.core.text import counted, listed
+from grpo.data.columns import TextColumn, text_columns
 from grpo.data.files import Row, Splits, parsed
+from grpo.data.findings import FINDINGS, MEDIA, RESERVED, Found, Table, asked_in, canonical
 from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
-    alternatives,
     lacks_mark,
-    mark_name,
     read_column,
     reasoning_before,
     where_marked,
 )
-from grpo.task.prompts import Message, Prompt, last_text, tokenized
+from grpo.task.prompts import Message, last_text, tokenized
 from grpo.task.task import Task
 from grpo.task.wrong import wrong_answer
-from rewards import Gold
 
-# Columns to drop: names of TRL's own arguments of rewards, a column that TRL never passes on, and columns that make
-# it expect a vision model
-RESERVED = (
-    *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
-    *("completion", "image", "images"),
-)
 # Messages as text: `[{"role": …, "content": …}]`, or with `from` and `value`, in any order
+ONE_MESSAGE = re.compile(r"""\s*\{\s*['"](?:role|content)['"]\s*:.*['"](?:content|role)['"]\s*:.*\}\s*$""", re.DOTALL)
 TALK = re.compile(
     r"""\s*\[\s*\{\s*['"](?:role['"]\s*:|(?:content|value)['"]\s*:.*['"](?:role|from)['"]\s*:"""
     r"""|from['"]\s*:.*['"]value['"]\s*:).*\}\s*\]\s*$""",
     re.DOTALL,
 )
-# What stands for an image in the questions of vision models
-PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|audio|vision)\w*\|>")
-MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
+MANY_PROMPTS = 20_000  # they take seconds
 REASONING = "__reasoning"  # a temporary column: the gold solution without its answer
 
 
@@ -72,10 +65,8 @@ class Questions:
     tokens: str  # a hash of the tokens of these prompts, and of the end token
     too_long: int = 0  # training rows dropped for their length
     reasoning: list[str]  # text before the answer in the first thousand gold solutions of `rows`
-    reserved: list[str]  # columns dropped because TRL uses their names
-    media: list[str]  # columns with images, videos or sound, which the model does not get
-    placeholders: list[str]  # of the questions with one, `<image>` or the like
-    columns: list[str]  # of the rows as they were read, before `prepare`
+    checks: list[Check]  # of findings.py: preflight's lines about the rows
+    texts: list[TextColumn]  # the columns with text
     question_column: str  # the one that was read
 
     @property
@@ -87,14 +78,6 @@ class Questions:
     def unusable(self) -> int:
         """The number of rows dropped because they lack a question or a gold answer."""
         return sum(reading.dropped for reading in self.readings)
-
-    def unmarked(self) -> dict[str, int]:
-        """Count, for each mark of gold answers, the rows dropped because their answer lacks it."""
-        counts = Counter[str]()
-        for reading in self.readings:
-            if reading.mark and reading.unmarked:
-                counts[mark_name(reading.mark)] += reading.unmarked
-        return counts
 
     def where_golds_are(self) -> str:
         """Describe where the rows have their gold answers, such as `after #### in 300 of 300 rows`."""
@@ -126,7 +109,6 @@ class Data(Questions):
 
     train: Dataset  # columns as in `held_out`
     overlap: int  # training rows dropped for their held-out question
-    conflicts: list[tuple[str, Gold, Gold]]  # training questions with two different gold answers, and both
 
     @property
     def rows(self) -> Dataset:
@@ -148,7 +130,7 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
         splits = read_source(config)
         evaluation = read_held_out(config, splits)
         training = take_split(splits, script.dataset_split, limit=script.max_samples)
-    made, found = _make_tables(config, task, {"training": training, "evaluation": evaluation}, needs_gold)
+    made, found = _make_tables(config, task, tokenizer, {"training": training, "evaluation": evaluation}, needs_gold)
     train, held_out = _hold_out(made, script.eval_samples)
     train, overlap = drop_overlap(train, held_out)
     lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
@@ -162,8 +144,6 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
-        placeholders=placeholders(kept, held_out),
-        conflicts=conflicts(made["training"]),
         **found,
     )
 
@@ -182,7 +162,7 @@ def load_questions(
         training = None
         if splits and evaluation is None:
             training = take_split(splits, script.dataset_split, limit=script.max_samples)
-    made, found = _make_tables(config, task, {"training": training, "evaluation": evaluation}, needs_gold)
+    made, found = _make_tables(config, task, tokenizer, {"training": training, "evaluation": evaluation}, needs_gold)
     _, held_out = _hold_out(made, script.eval_samples)
     lengths, tokens = _measured(config, tokenizer, len(held_out), held_out)
     return Questions(
@@ -191,13 +171,16 @@ def load_questions(
         lengths=lengths,
         tokens=tokens,
         reasoning=held_out[REASONING][:1000],
-        placeholders=placeholders(held_out),
         **found,
     )
 
 
 def _make_tables(
-    config: Config, task: Task, tables: Mapping[str, list[Row] | None], needs_gold: Sequence[str]
+    config: Config,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    tables: Mapping[str, list[Row] | None],
+    needs_gold: Sequence[str],
 ) -> tuple[dict[str, Dataset], dict[str, Any]]:
     """Make the prompts of the tables (None: there is none). Return them, and what `Questions` notes of them."""
     datasets.disable_progress_bars()  # the rest is fast
@@ -205,29 +188,32 @@ def _make_tables(
     for key in ("question_column", "answer_column") if task.prepare else ():
         if f"{getattr(script, key)}_column" != key:
             raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
-    of_columns = {script.question_column, script.answer_column}
-    made, readings = dict[str, Dataset](), list[Reading]()
-    media, columns, as_read = dict[str, None](), set[str](), list[str]()
-    for kind, table in tables.items():
-        if table is None:
+    read, readings, looked_at = dict[str, Table](), list[Reading](), set[str]()
+    question = script.question_column
+    for kind, raw in tables.items():
+        if raw is None:
             continue
-        as_read = as_read or column_names(table)
         name = script.eval_dataset_name if kind == "evaluation" and script.eval_dataset_name else script.dataset_name
         label = f"{kind} data {name!r}"
+        rows: list[Row | None] = list(raw)
         if task.prepare:
-            table = prepared(table, task.prepare, label)
-        columns.update(column_names(table))
-        media |= {name: None for name in MEDIA for row in table if row.get(name)}
-        made[kind], reading = make_prompts(
-            table, task, needs_gold, script.question_column, script.answer_column, label
-        )
+            rows, looked_at = _prepared(raw, task.prepare, label)
+        kept = [row for row in rows if row is not None]
+        question = question_column_of(column_names(kept), script.question_column)
+        made, reading = make_prompts(kept, task, needs_gold, script.question_column, script.answer_column, label)
         readings.append(reading)
-    return made, {
+        read[kind] = Table(label, raw, rows, made, reading.mark, reading.unmarked)
+    found = Found(config, task, tokenizer, read, question, script.answer_column)
+    first = next(iter(read.values()))
+    return {kind: table.made for kind, table in read.items()}, {
         "readings": readings,
-        "reserved": [name for name in RESERVED if name in columns - of_columns],
-        "media": [name for name in media if name not in of_columns],
-        "columns": as_read,
-        "question_column": "question" if task.prepare else question_column_of(as_read, script.question_column),
+        "question_column": question,
+        "checks": [check for about in FINDINGS for check in about(found)],
+        "texts": [
+            column
+            for column in text_columns(first.raw, first.rows, question, script.answer_column, looked_at)
+            if column.path[0] not in (*RESERVED, *MEDIA)
+        ],
     }
 
 
@@ -242,16 +228,12 @@ def _measured(
     config: Config, tokenizer: PreTrainedTokenizerBase, count: int, *tables: Dataset
 ) -> tuple[list[int], str]:
     """Measure the first `count` prompts of these tables: their lengths, and a hash of them and of the end token."""
+    if (prompts := sum(map(len, tables))) >= MANY_PROMPTS:
+        say(f"tokenizing {prompts:,} prompts")
     with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
         asked = itertools.chain.from_iterable(rows["prompt"] for rows in tables)
         lengths, tokens = lengths_and_hash(tokenized(asked, tokenizer, config.template_kwargs), count)
     return lengths, hashlib.sha256(f"{tokens} {tokenizer.eos_token_id}".encode()).hexdigest()
-
-
-def placeholders(*tables: Dataset) -> list[str]:
-    """Return the placeholders of images and the like, the first of each question with one."""
-    questions = [question for rows in tables for question in rows["question"][:]]
-    return [found[0] for question in questions if (found := PLACEHOLDER.search(question))]
 
 
 # --- Rows as they are read ----------------------------------------------------------------------------------------
@@ -284,18 +266,47 @@ def column_names(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
+class _Row(dict[str, Any]):
+    """A row for `prepare` that notes which columns it reads one by one."""
+
+    def __init__(self, cells: Row, looked_at: set[str]) -> None:
+        super().__init__(cells)
+        self.looked_at = looked_at
+
+    def __getitem__(self, name: str) -> Any:
+        self.looked_at.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.looked_at.add(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self.looked_at.add(name)
+        return super().pop(name, *default)
+
+
 def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: str) -> list[Row]:
-    """Apply the user's `prepare` to each row, and drop rows for which it returns None.
+    """Apply the user's `prepare` to each row, and drop rows for which it returns None."""
+    return [row for row in _prepared(rows, prepare, label)[0] if row is not None]
+
+
+def _prepared(
+    rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: str
+) -> tuple[list[Row | None], set[str]]:
+    """Apply the user's `prepare` to each row. Return its results, and the columns that it reads one by one.
 
     Raises:
         UserError: `prepare` raises, or returns neither a dictionary nor None. Names the row and the user's line.
     """
-    made, missing = [], dict.fromkeys(column_names(rows))
+    missing, looked_at = dict.fromkeys(column_names(rows)), set[str]()
+    made: list[Row | None] = []
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
         with users_code(where, f"; the row has {listed(list(row))}"):
-            result = prepare(missing | row)
+            result = prepare(_Row(missing | row, looked_at))
         if result is None:
+            made.append(None)
             continue
         if not isinstance(result, Mapping) or "question" not in result:
             raise UserError(
@@ -308,9 +319,9 @@ def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: s
             made.append(native(result))
         except TypeError as error:
             raise UserError(f"{where}: {error}; return texts, numbers, lists and dictionaries") from None
-    if not made:
+    if not any(row is not None for row in made):
         raise UserError(f"prepare: it drops all {len(rows)} rows of {label}; return `question` and `answer` for some")
-    return made
+    return made, looked_at
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
@@ -337,7 +348,7 @@ def make_prompts(
     """
     columns = column_names(rows)
     question_column = question_column_of(columns, question_column)
-    require_columns(columns, question_column, answer_column, label, needs_gold)
+    require_columns(rows, columns, question_column, answer_column, label, needs_gold)
     asked = [
         _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
         for number, row in enumerate(rows, 1)
@@ -357,12 +368,25 @@ def make_prompts(
     others = [name for name in columns if name not in (*made, *RESERVED)]
     try:
         result = as_dataset({name: [rows[index].get(name) for index in kept] for name in others} | made)
-    except (*NOT_ARROW, TypeError, UnicodeError) as error:
+    except UnicodeError:
+        raise UserError(f"dataset: {_half_a_sign(rows, label)}; correct it, or drop the row") from None
+    except (*NOT_ARROW, TypeError) as error:
         raise UserError(f"dataset: {label} cannot be used: {error}; use texts, numbers, lists, dictionaries") from None
     dropped = set(range(len(rows))).difference(kept)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
     return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
+
+
+def _half_a_sign(rows: Sequence[Row], label: str) -> str:
+    """Name the first cell with half of a surrogate pair, which no file in UTF-8 can hold."""
+    for number, row in enumerate(rows, 1):
+        for name, cell in row.items():
+            if half := re.search("[\ud800-\udfff]", str(cell)):
+                near = str(cell)[max(0, half.start() - 20) : half.start()]
+                where = f"row {number} of {label} (column {name!r})"
+                return f"{where} has half of an emoji or other sign, {half[0]!r}, after {near!r}"
+    return f"{label} has half of an emoji or other sign"
 
 
 def question_column_of(columns: Sequence[str], name: str) -> str:
@@ -373,13 +397,17 @@ def question_column_of(columns: Sequence[str], name: str) -> str:
 def _question(cell: Any, where: str) -> str | list[Message]:
     """Return the question in a cell: text, or a conversation up to the user's last message; "" without one.
 
-    A CSV file has a conversation as text.
+    A CSV file has a conversation as text. A single message needs no list.
     """
-    if isinstance(cell, str) and TALK.match(cell):
+    if isinstance(cell, str) and (TALK.match(cell) or ONE_MESSAGE.match(cell)):
         try:
             cell = parsed(cell)
         except ValueError as error:
+            if ONE_MESSAGE.match(cell):
+                return cell
             raise UserError(f"{where}: {error}; write the messages as a list") from None
+    if isinstance(cell, dict) and isinstance(cell.get("role"), str) and isinstance(cell.get("content"), str):
+        cell = [cell]
     if not isinstance(cell, list) or not cell:
         return cell if isinstance(cell, str) else ""
     for message in cell:
@@ -392,11 +420,6 @@ def _question(cell: Any, where: str) -> str | list[Message]:
             "write a `prepare` such as from_sharegpt in examples/rows.py (docs/your-own-task.md)"
         )
     return [{"role": message["role"], "content": message["content"]} for message in cell]
-
-
-def canonical(question: str) -> str:
-    """Return a question without differences in spaces, invisible characters and letter case."""
-    return " ".join(visible(question).split()).casefold()
 
 
 def lengths_and_hash(prompts: Iterable[list[int]], count: int) -> tuple[list[int], str]:
@@ -420,7 +443,7 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
     if not kept:
         raise UserError(
             f"max_prompt_length: all {len(rows)} prompts are longer than {max_prompt_length} tokens (the shortest has "
-            f"{min(lengths)}); raise it or lower num_shots"
+            f"{min(lengths)}); raise it, shorten the questions, or lower num_shots if it is above 0"
         )
     return rows.select(kept), len(rows) - len(kept)
 
@@ -428,73 +451,64 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 # --- Held-out questions -------------------------------------------------------------------------------------------
 
 
-def drawn_indices(questions: Sequence[str], count: int) -> set[int]:
-    """Draw the indices of `count` questions by their hashes, independent of the seed and the prompt.
+def drawn_indices(rows: Dataset, size: Callable[[int], int]) -> list[int]:
+    """Draw rows with different questions by the questions' hashes, independent of the seed and the prompt.
 
     After rows are added, most of the drawn questions stay the same.
+
+    Args:
+        size: returns how many to draw of so many different questions.
     """
-    hashes = [hashlib.sha256(canonical(text).encode("utf-8", errors="replace")).digest() for text in questions]
-    return set(sorted(range(len(questions)), key=lambda index: (hashes[index], index))[:count])
+    first: dict[str, int] = {}
+    for index, prompt in enumerate(rows["prompt"][:]):
+        first.setdefault(asked_in(prompt), index)
+    questions = rows["question"][:]
+
+    def drawn_by(index: int) -> tuple[bytes, int]:
+        text = canonical(questions[index])
+        return hashlib.sha256(text.encode("utf-8", errors="replace")).digest(), index
+
+    return sorted(sorted(first.values(), key=drawn_by)[: size(len(first))])
 
 
 def draw_rows(rows: Dataset, count: int | None) -> Dataset:
-    """Draw at most `count` rows by their questions, in their order; all if `count` is None."""
-    if count is None or count >= len(rows):
-        return rows
-    return rows.select(sorted(drawn_indices(rows["question"][:], count)))
+    """Draw at most `count` rows with different questions, in their order; all of them if `count` is None."""
+    return rows.select(drawn_indices(rows, lambda different: different if count is None else min(count, different)))
 
 
 def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
     """Split the rows by their questions: (training, held out).
 
-    At most `count` rows are held out: a tenth, or a quarter up to 100 rows, since a tenth of 300 rows would show
-    only huge changes.
+    Of the different questions at most `count` are held out: a tenth, or a quarter up to 100, since a tenth of 300
+    would show only huge changes. Other rows with such a question stay for `drop_overlap`.
     """
     if count == 0:
         return rows, rows.select([])
-    if len(rows) < 2:
-        raise UserError(
-            f"dataset: {counted(len(rows), 'row')} cannot be split into training and evaluation; add more rows"
-        )
-    size = max(1, len(rows) // 10, min(100, len(rows) // 4))
-    held_out = drawn_indices(rows["question"][:], size if count is None else min(count, size))
-    training = [index for index in range(len(rows)) if index not in held_out]
-    return rows.select(training), rows.select(sorted(held_out))
 
+    def size(different: int) -> int:
+        if different < 2:
+            raise UserError(
+                f"dataset: {counted(len(rows), 'row')} with {counted(different, 'different question')} cannot be "
+                "split into training and evaluation; add more rows, use another question_column, or a `prepare` that "
+                "makes whole questions (docs/your-own-task.md)"
+            )
+        most = max(1, different // 10, min(100, different // 4))
+        return most if count is None else min(count, most)
 
-def _asked(prompt: Prompt) -> str:
-    return canonical(
-        prompt
-        if isinstance(prompt, str)
-        else "\n".join(message["content"] for message in prompt if message["role"] != "system")
-    )
+    held_out = drawn_indices(rows, size)
+    rest = set(range(len(rows))).difference(held_out)
+    return rows.select(sorted(rest)), rows.select(held_out)
 
 
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """Drop training rows with a held-out question (text or conversation). Return the others, and the count."""
-    taken = set(map(_asked, held_out["prompt"]))
-    kept = [index for index, prompt in enumerate(rows["prompt"]) if _asked(prompt) not in taken]
+    taken = set(map(asked_in, held_out["prompt"]))
+    kept = [index for index, prompt in enumerate(rows["prompt"]) if asked_in(prompt) not in taken]
     if not kept:
-        different = counted(len(set(map(_asked, rows["prompt"]))), "different question")
+        different = counted(len(set(map(asked_in, rows["prompt"]))), "different question")
         raise UserError(
             f"dataset: every training question is among the held-out ones ({counted(len(rows), 'row')}, {different}); "
             "use other training rows, another question_column or eval_dataset_name, or a `prepare` that makes whole "
             "questions (docs/your-own-task.md)"
         )
     return rows.select(kept), len(rows) - len(kept)
-
-
-def conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
-    """Find questions of several rows whose gold answers share no value."""
-    first: dict[str, Gold] = {}
-    found: dict[str, tuple[str, Gold, Gold]] = {}
-    if len(rows) == 0:
-        return []
-    for question, prompt, gold in zip(rows["question"][:], rows["prompt"][:], rows["answer"][:], strict=True):
-        key = _asked(prompt)
-        other = first.setdefault(key, gold) if gold is not None else None
-        if other is None or other == gold:
-            continue
-        if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
-            found.setdefault(key, (question, other, gold))
-    return list(found.values())

@@ -25,7 +25,29 @@ Row: TypeAlias = dict[str, Any]
 Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice is taken
 
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+COMPRESSED = {
+    ".gz": b"\x1f\x8b",
+    ".bz2": b"BZh",
+    ".xz": b"\xfd7zXZ\0",
+    ".zst": b"\x28\xb5\x2f\xfd",
+    ".zip": b"PK\x03\x04",
+}
+NO_ROWS = {  # how files begin that hold no rows, whatever they are called: what they are, and what to do
+    rb"version https://git-lfs\.github\.com/spec/": "a Git LFS pointer, not the file: run `git lfs pull` in its clone",
+    rb"\S*/annex/objects/": "a git-annex pointer, not the file: run `git annex get` in its clone",
+    rb"(?i)\s*(?:<\?xml[^>]*>\s*)?<(?:!doctype html|html|head|body)\b": (
+        "a web page, not the file: download the file itself (Raw on GitHub, Download on the Hub)"
+    ),
+    rb"\s*<(?:\?xml|!DOCTYPE|[a-z]+>)": "XML: convert it to JSON Lines or CSV",
+    rb"PK\x03\x04.{,200}(?:\[Content_Types\]|_rels/|xl/|docProps/|mimetype)|\xd0\xcf\x11\xe0": (
+        "a workbook or document of an office program: save it as CSV (UTF-8)"
+    ),
+    rb"%PDF": "a PDF: convert it to JSON Lines or CSV",
+    rb"ARROW1|FEA1": "an Arrow file: write it as parquet",
+    rb"SQLite format 3": "a database: write its rows as JSON Lines or CSV",
+    rb"\x80[\x02-\x05].{,8}\x8c|\x93NUMPY": "a file of Python objects: write its rows as JSON Lines",
+}
+BEGINNING = 400  # bytes that show what a file is
 PACKED_TIGHTLY = 1000  # times its size, above ALWAYS_READ bytes: no text that anybody wrote
 ALWAYS_READ = 100_000_000
 # Three letters in a row, which Western words in Latin-1 hardly have; “ ” … « » – and fixed spaces are no letters
@@ -48,26 +70,45 @@ def read_file(path: Path) -> Splits:
     if not os.path.exists(path):
         raise ValueError("the file does not exist; correct its path")
     if ending(path) not in READERS:
+        with open(path, "rb") as file:
+            check_content(file.read(BEGINNING))
         raise ValueError(f"it is not a {', '.join(READERS)} file; convert it to one of these")
     return READERS[ending(path)](path)
 
 
+def check_content(content: bytes) -> None:
+    """Raise ValueError if a file that begins like this holds no rows, such as a web page that was saved by mistake."""
+    begin = content[:BEGINNING].removeprefix(b"\xef\xbb\xbf")
+    if what := next((what for known, what in NO_ROWS.items() if re.match(known, begin, re.DOTALL)), ""):
+        raise ValueError(f"it is {what}")
+
+
 def _content(path: Path) -> bytes:
-    """Read a file, and unpack a compressed one. Raise ValueError if it unpacks to far more than its size."""
+    """Read a file, and unpack a compressed one, whatever it is called.
+
+    Raises:
+        ValueError: it unpacks to far more than its size, or holds no rows.
+    """
     packed, content = path.stat().st_size, io.BytesIO()
     most = min(max(PACKED_TIGHTLY * packed, ALWAYS_READ), psutil.virtual_memory().available)
     with open(path, "rb") as file:
-        if path.suffix.lower() == ".zst":  # fsspec would need another package for it
+        begin = file.read(BEGINNING)
+        check_content(begin)
+        file.seek(0)
+        by_name = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
+        kind = next((kind for kind, magic in COMPRESSED.items() if begin.startswith(magic)), by_name)
+        if kind == ".zst":  # fsspec would need another package for it
             unpacked: Any = pa.input_stream(file, compression="zstd")
         else:
-            unpacked = compr[infer_compression(path.name.lower())](file, mode="rb")
+            unpacked = compr[infer_compression(f"file{kind}")](file, mode="rb")
         while part := unpacked.read(2**20):
             content.write(part)
-            if content.tell() > most and path.suffix.lower() in COMPRESSED:
+            if content.tell() > most and kind:
                 raise ValueError(
                     f"its {human_bytes(packed)} unpack to more than {human_bytes(most)}, which is {PACKED_TIGHTLY:,} "
                     "times its size or all free memory; unpack it, and use the part that you need"
                 )
+    check_content(content.getvalue()[:BEGINNING])
     return content.getvalue()
 
 
@@ -78,6 +119,8 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
         may_be_latin: read a file of single letters beyond ASCII as Windows-1252 (as Latin-1), with a note.
     """
     content = _content(path)
+    if content.startswith(b"PAR1"):
+        raise ValueError(f"it is a parquet file: rename it to {path.name.partition('.')[0]}.parquet")
     encoding = json.detect_encoding(content)
     try:
         return content.decode(encoding)
@@ -102,12 +145,16 @@ def _text(path: Path, may_be_latin: bool = False) -> str:
 def _read_parquet(path: Path) -> Splits:
     table = pq.read_table(pa.BufferReader(_content(path)))
     table.validate(full=True)  # otherwise text that is not UTF-8 would fail later
-    return {"train": Dataset(table)}
+    try:
+        return {"train": Dataset(table)}
+    except ValueError:  # `datasets` knows no maps
+        return {"train": table.to_pylist(maps_as_pydicts="lossy")}
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------------
 
 _NEXT = re.compile(r"\S")
+_OPENED = re.compile(r'"(?:[^"\\]|\\.)*\\?', re.DOTALL)  # a text without its end
 
 
 def _read_json(path: Path) -> Splits:
@@ -123,8 +170,10 @@ def _read_json(path: Path) -> Splits:
     except json.JSONDecodeError as error:
         broken = _broken_line(text) if ending(path) in LINES else None
         line, reason, column = broken or (error.lineno, error.msg, error.colno)
+        lines = text.split("\n")
+        position = sum(len(one) + 1 for one in lines[: line - 1]) + column - 1
         where = f"line {line} is broken JSON ({reason}: character {column})"
-        raise ValueError(where + _remedy(text.split("\n")[line - 1])) from None
+        raise ValueError(f"{where}; {_remedy(lines[line - 1], text, position)}") from None
     if len(values) == 1 and isinstance(values[0], dict):
         return _splits_of(values[0])
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
@@ -196,18 +245,29 @@ def _broken_line(text: str) -> tuple[int, str, int] | None:
     return None
 
 
-def _remedy(line: str) -> str:
-    """Return what to change in a line that ends in a comma or is Python's; "" for other faults."""
+def _remedy(line: str, text: str, position: int) -> str:
+    """Return what to change in a broken line of JSON; its fault is at this position of the text."""
+    before, after = text[:position].rstrip(), text[position:].lstrip()
+    if before.endswith(","):
+        before, after = before[:-1], f",{after}"  # newer versions of Python point to the comma, others behind it
+    if closing := re.match(r",\s*([]}])", after):
+        return f"remove the comma before this {closing[1]}"
+    if re.match(r",?\s*(?://|/\*|#)", after):
+        return "remove the comments: JSON has none"
     for read, remedy in NEARLY_JSON.items():
         try:
             if isinstance(read(line.strip().removesuffix(",")), dict | list):
-                return f"; {remedy}"
+                return remedy
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             pass
-    return ""
+    if not after.strip(",") or _OPENED.fullmatch(after):
+        return "the file ends here, in the middle of a row: download or write it again"
+    return "correct it, or write the file with json.dumps"
 
 
 # --- CSV ----------------------------------------------------------------------------------------------------------
+
+Cells: TypeAlias = list[list[str]]  # of a table, with its header
 
 
 def _read_csv(path: Path) -> Splits:
@@ -218,23 +278,78 @@ def _read_csv(path: Path) -> Splits:
     bare = re.sub('"[^"]*"', "", lines[0]) if lines else ""
     separator = stated[1] if stated else max(SEPARATORS, key=bare.count)
     skipped = 1 if stated else 0
-    reader, rows = csv.reader(lines[skipped:], delimiter=separator, strict=True), []
-    try:
-        names = next(reader, [])
-        while names and not names[-1].strip():
-            names.pop()
-        names = distinct([visible(name).strip() or f"Unnamed: {index}" for index, name in enumerate(names)])
-        for cells in reader:
-            if any(cells[len(names) :]):
-                raise csv.Error(
-                    f"{len(cells)} fields below {len(names)} of the header; quote texts that contain "
-                    f"{SEPARATORS.get(separator, repr(separator))}"
-                )
-            if any(cells):
-                rows.append(dict(zip(names, cells, strict=False)))
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num + skipped}: {error}") from None
-    return {"train": rows}
+    if not (stated or separator in bare) and (other := _other_separator(lines)):
+        raise ValueError(
+            f"its cells are separated by {other!r}, as it seems; "
+            + (f"add a first line sep={other}" if other.isprintable() else "write tabs instead")
+        )
+    names, *rows = _cells_of(lines[skipped:], separator, skipped) or [[]]
+    return {"train": [dict(zip(names, cells, strict=False)) for cells in rows]}
+
+
+def _cells_of(lines: list[str], separator: str, skipped: int) -> Cells:
+    """Return the names and the rows that are not empty. The header decides how many cells a row may have.
+
+    Strict CSV first; then spaces around quotes (`"a" , "b"`), or tabs between texts whose quotes are plain signs.
+    """
+    tables, fault = list[Cells](), ""
+    before = re.compile(f'"[ \\t]+(?={re.escape(separator)}|[\\r\\n]|$)')
+    for options in ({}, {"skipinitialspace": True}, {"quoting": csv.QUOTE_NONE, "quotechar": None}):
+        if "quoting" in options and separator != "\t":
+            continue
+        written = [before.sub('"', line) for line in lines] if "skipinitialspace" in options else lines
+        reader, table = csv.reader(written, delimiter=separator, strict=True, **options), list[list[str]]()
+        try:
+            for cells in reader:
+                if not table:
+                    while cells and not cells[-1].strip():
+                        cells.pop()
+                    cells = distinct(
+                        [" ".join(visible(name).split()) or f"Unnamed: {index}" for index, name in enumerate(cells)]
+                    )
+                elif any(cells[len(table[0]) :]):
+                    raise csv.Error(_too_many(cells, table[0], lines, separator))
+                if any(cells) or not table:
+                    table.append(cells)
+        except csv.Error as error:
+            fault = fault or f"line {reader.line_num + skipped}: {error}{_csv_remedy(str(error), lines, reader)}"
+            continue
+        if not any(re.fullmatch(r'\s+".*"\s*', cell, re.DOTALL) for cells in table[1:] for cell in cells):
+            return table
+        tables.append(table)
+    if tables:
+        return tables[0]
+    raise ValueError(fault)
+
+
+def _too_many(cells: list[str], names: list[str], lines: list[str], separator: str) -> str:
+    """Describe a row with more cells than the header. A title above the header has fewer cells than that."""
+    said = f"{len(cells)} fields below {len(names)} of the header; quote texts that contain "
+    said += SEPARATORS.get(separator, repr(separator))
+    for number, line in enumerate(lines[1:10], 1):
+        others = [cell.strip() for cell in line.split(separator)]
+        if len(others) > len(names) and all(re.fullmatch(r"[^\W\d][^.?!\d]{,40}\d?", cell) for cell in others):
+            return f"{said}, or delete {f'lines 1 to {number}' if number > 1 else 'line 1'} if that is a title"
+    return said
+
+
+def _csv_remedy(fault: str, lines: list[str], reader: Any) -> str:
+    """Return what to change where the quotes of a line are at fault; "" for other faults."""
+    if "expected after" not in fault and "unexpected end" not in fault:
+        return ""
+    if any(re.search(r'\\"', line) for line in lines[: reader.line_num]):
+        return '; inside of a text CSV doubles quotes: write "" for \\", such as with sed -i \'s/\\\\"/""/g\''
+    return '; quote whole texts, and double the quotes inside of them: "say ""hi"""'
+
+
+def _other_separator(lines: list[str]) -> str:
+    """Return the sign that all lines of a table with one column have equally often, as separators are; or ""."""
+    shown = [line.strip("\r\n") for line in lines[:50] if line.strip()] or [""]
+    signs = [sign for sign in dict.fromkeys(shown[0]) if not (sign.isalnum() or sign in " _\"'-.?()")]
+    return next(
+        (sign for sign in signs if len(shown) > 1 and {line.count(sign) for line in shown} == {shown[0].count(sign)}),
+        "",
+    )
 
 
 def distinct(names: list[str]) -> list[str]:

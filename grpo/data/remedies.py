@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from grpo.core.errors import UserError
 from grpo.core.text import listed, shorten
@@ -22,7 +22,12 @@ READ_BY = {  # columns of well-known data sets → the function of examples/rows
     ("question", "options", "answer"): "from_mmlu",
     ("question", "A", "B", "answer"): "from_mmlu",
 }
-ADDS = {"from_mmlu": ("choices", "options", *"ABCDEFGHIJ"), "from_alpaca": ("input",)}  # to the question
+ADDS = {  # to the question
+    "from_mmlu": ("choices", "options", *"ABCDEFGHIJ"),
+    "from_alpaca": ("input", "system", "history"),
+    "from_sharegpt": ("system", "history"),
+    "from_prompt_completion": ("system",),
+}
 SIMILAR = {  # other names of these columns, in any letter case
     "question_column": ("question", "prompt", "problem", "query", "instruction", "messages", "input"),
     "answer_column": (
@@ -33,7 +38,12 @@ SIMILAR = {  # other names of these columns, in any letter case
 
 
 def require_columns(
-    columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    question_column: str,
+    answer_column: str,
+    label: str,
+    needs_gold: Sequence[str],
 ) -> None:
     """Raise UserError if the column of questions or of gold answers is missing, or if both are the same."""
     needed = {"question_column": question_column}
@@ -51,7 +61,10 @@ def require_columns(
             remedy += ", or write a `prepare` (docs/your-own-task.md)"
         elif needs_gold:
             remedy += f", or do without {' and '.join(needs_gold)}"
-        if re.search(r"\.[ct]sv\b", label) and any(len(name) > 40 or name.isdigit() for name in columns):
+        if title := _rows_above_the_names(rows, needed.values()):
+            lines = f"lines 1 to {title}" if title > 1 else "line 1"
+            remedy = f"delete {lines} of the file, above the names of the columns"
+        elif re.search(r"\.[ct]sv\b", label) and any(len(name) > 40 or name.isdigit() for name in columns):
             remedy = "if that is a row, add a first line with the columns' names, such as question,answer"
         raise UserError(
             f"{missing[0]}: {label} has no column {needed[missing[0]]!r}; it has {listed(columns)}: {remedy}"
@@ -72,9 +85,19 @@ def reader_of(columns: Sequence[str], hidden: Sequence[str] = ()) -> str:
     return next((f"examples.rows.{name}" for name in names if set(hidden) <= set(ADDS.get(name, ()))), "")
 
 
+def _rows_above_the_names(rows: Sequence[Row], names: Iterable[str]) -> int:
+    """Return the number of lines above the row that holds these names, in a table that begins with a title; or 0."""
+    wanted = {name.casefold() for name in names}
+    for number, row in enumerate(rows[:5], 1):
+        if wanted <= {str(cell).strip().casefold() for cell in row.values()}:
+            return number
+    return 0
+
+
 def _similar(setting: str, columns: Sequence[str]) -> list[str]:
     """Return the columns that are called like a setting's usual ones, likeliest first, as words of a command."""
-    folded = {column.strip().casefold(): column for column in columns}
+    folded = {re.sub(r"\s*[(\[].*", "", column.strip().casefold()): column for column in reversed(columns)}
+    folded |= {column.strip().casefold(): column for column in columns}
     return [shlex.quote(folded[name]) for name in SIMILAR[setting] if name in folded]
 
 

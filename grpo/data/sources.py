@@ -3,12 +3,15 @@
 Rows are dictionaries with the cells of the source. No type is inferred from a column, so no cell changes another.
 """
 
+import contextlib
 import datetime
 import glob
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,17 +25,24 @@ from datasets.data_files import FILES_TO_IGNORE
 from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.utils import validate_repo_id
 
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.out_of_memory import origins
 from grpo.core.settings import IN_MEMORY
 from grpo.core.text import counted, listed, shorten
-from grpo.data.files import READERS, Row, Splits, distinct, ending, read_file
+from grpo.data.files import BEGINNING, COMPRESSED, READERS, Row, Splits, check_content, distinct, ending, read_file
 from grpo.task.gold import Label, Written
 
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
 
 PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.timedelta, bytes, type(None))
 WHOLE = "a directory, of which all files are read"  # in errors
+DOCUMENTS = (  # endings of files beside the data that hold no rows
+    *("", ".md", ".rst", ".txt", ".pdf", ".tex", ".bib", ".cff", ".html", ".log", ".lock", ".toml", ".yaml", ".yml"),
+    *(".py", ".ipynb", ".sh", ".r", ".js", ".css", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
+)
+PART = re.compile(r"(.*?)([0-9]+)([-_ ]?of[-_ ]?)([0-9]+)(?![0-9])(.*)", re.IGNORECASE)  # train-00001-of-00003.parquet
+NUMBERED = re.compile(r"(.*?)([0-9]+)()()([^0-9]*)")  # part_1.jsonl
 INFERRED = ("json", "csv")  # builders of `datasets` that convert cells that look like times or floats
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
@@ -252,11 +262,32 @@ def _as_written(name: str, config: str | None) -> Splits:
         raise ValueError("its splits are files of several kinds; write all of them as one kind") from error
     if os.path.isdir(name):
         _check_all_read(Path(name), builder.config.data_files or {})
+        for file in itertools.chain.from_iterable((builder.config.data_files or {}).values()):
+            with open(file, "rb") as opened, in_file(file):
+                check_content(opened.read(BEGINNING))
     if builder.info.builder_name not in INFERRED:
-        return datasets.load_dataset(name, config)
+        try:
+            return datasets.load_dataset(name, config)
+        except ValueError:
+            if builder.info.builder_name != "parquet":
+                raise  # of parquet files, those with maps are read
     files = datasets.DownloadManager().download(builder.config.data_files)
-    tables = {split: [read_file(Path(file)).values() for file in files[split]] for split in files}
-    return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}
+    tables = dict[str, list[Row]]()
+    for split, of_split in files.items():
+        tables[str(split)] = []
+        for file in of_split:
+            with in_file(file):
+                tables[str(split)] += [row for rows in read_file(Path(file)).values() for row in rows]
+    return tables
+
+
+@contextlib.contextmanager
+def in_file(file: str) -> Iterator[None]:
+    """Name the file of a directory in what a reader raises."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{Path(file).name}: {error}") from error
 
 
 def _check_all_read(directory: Path, files: Mapping[Any, Iterable[str]]) -> None:
@@ -267,13 +298,66 @@ def _check_all_read(directory: Path, files: Mapping[Any, Iterable[str]]) -> None
     read = {Path(file).resolve() for split in files.values() for file in split}
     skipped = [
         str(file.relative_to(directory))
-        for file in sorted(directory.rglob("*"))
-        if ending(file) in (*READERS, ".arrow") and file.name not in FILES_TO_IGNORE and file.resolve() not in read
+        for file in _files_in(directory)
+        if ending(file) in (*READERS, ".arrow") and file.resolve() not in read
     ]
-    skipped = [file for file in skipped if not re.search(r"(^|/)(\.|__)", file) and (directory / file).is_file()]
     if skipped:
         one = next(iter(sorted(read)), directory).name
         raise ValueError(
             f"{one} would be read, but {listed(skipped, 3)} would not; name one file, or keep files of one kind, "
             "named by their splits (train, test) or all without"
         )
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """Return the files in a directory, in all its folders, that `datasets` would consider."""
+    files = [file for file in sorted(directory.rglob("*")) if file.name not in FILES_TO_IGNORE and file.is_file()]
+    return [file for file in files if not re.search(r"(^|/)(\.|__)", str(file.relative_to(directory)))]
+
+
+def about_files(source: str | Rows, setting: str) -> Iterator[Check]:
+    """Name parts that are missing of a numbered set of files, and files of a directory that are not read."""
+    path = Path(source.partition(":")[0] if isinstance(source, str) else os.devnull).expanduser()
+    if os.path.isfile(path) and (part := PART.fullmatch(path.name)) and int(part[4]) > 1:
+        finding = f"{path.name} is one of {int(part[4])} files"
+        yield Check("warning", setting, finding, f"name their directory, of which all files are read: {path.parent}")
+    if not os.path.isdir(path) or (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        return
+    files = _files_in(path)
+    if missing := _missing_parts(files):
+        finding = (
+            f"{listed(missing, 3)} {'is' if len(missing) == 1 else 'are'} missing in {path.name}, by the numbers of "
+        )
+        yield Check("warning", setting, f"{finding}the other files", "add the missing part, or rename the others")
+    rows = [file for file in files if ending(file) not in (*DOCUMENTS, *READERS, ".arrow") or _is_archive(file)]
+    if names := [str(file.relative_to(path)) for file in rows]:
+        finding = f"{listed(names, 3)} in {path.name} {'is' if len(names) == 1 else 'are'} not read"
+        remedy = f"save its rows as {', '.join(READERS)}, all files as one kind; or move it elsewhere"
+        yield Check("warning", setting, finding, remedy)
+
+
+def _is_archive(file: Path) -> bool:
+    return file.suffix.lower() in COMPRESSED and ending(file) in DOCUMENTS
+
+
+def _missing_parts(files: Iterable[Path]) -> list[str]:
+    """Return the names of files that a set numbered `1 of 3`, or without gaps from 0 or 1 on, lacks."""
+    sets = defaultdict[tuple[Path, ...], dict[int, re.Match[str]]](dict)
+    for file in files:
+        if part := PART.fullmatch(file.name) or NUMBERED.fullmatch(file.name):
+            before, number, of, count, after = part.groups()
+            sets[file.parent, Path(before), Path(of), Path(count), Path(after)][int(number)] = part
+    missing = []
+    for parts in sets.values():
+        before, number, of, count, after = next(iter(parts.values())).groups()
+        first = min(parts) if min(parts) in (0, 1) else None
+        if of:
+            first = 1 if int(count) in parts else 0
+            numbers = range(first, first + int(count)) if int(count) < 100_000 else range(0)
+        elif first is not None and len(parts) > 2:
+            numbers = range(first, max(parts)) if max(parts) < 2 * len(parts) else range(0)
+        else:
+            continue
+        width = len(number) if number.startswith("0") or of else 0
+        missing += [f"{before}{lacks:0{width}d}{of}{count}{after}" for lacks in numbers if lacks not in parts]
+    return missing

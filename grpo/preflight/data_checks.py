@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
+from grpo.core.functions import mentioned
 from grpo.core.text import counted, listed, reward_key, rewarded, short_name, shorten
 from grpo.data.remedies import PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
@@ -15,19 +16,17 @@ from grpo.results.answer import Answer
 from grpo.results.comparison import FEWEST
 from grpo.results.measures import LENIENT
 from grpo.runs import resume
-from grpo.task.given import WHOLE, distribution, repeat
+from grpo.task.given import WHOLE, distribution, repeat, same_text
+from grpo.task.given_back import MOST, try_golds
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
 from grpo.task.wrong import rewritten_json
 
 FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-PARTS = (  # columns that usually belong to the question …
-    *("choices", "options", "endings", "candidates", "input", "context", "ctx", "passage", "article", "paragraph"),
-    "hypothesis",
-)
-# … and series of them: A, B, C, D; option1, option2; answerA, answerB
-OPTION = re.compile(r"(|option|choice|opt?|ending|sol|candidate|answer)[ _-]?([a-j]|[0-9])", re.IGNORECASE)
+PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
+DECIMALS = re.compile(r"[0-9]\.[0-9]{3,}$")  # as many as people round
+THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")  # as some countries write them
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 
 
@@ -35,29 +34,41 @@ CHECKS = Checks()
 
 
 @CHECKS.add
-def about_rows(plan: Plan) -> Iterator[Check]:
-    """Report rows read and dropped."""
-    config, data = plan.config, plan.data
-    columns = data.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
-    finding, remedies = f"columns {columns}", []
-    if plan.task.prepare:
-        finding = f"{columns} by {config.script.prepare}, from the columns {shorten(', '.join(data.columns), 120)}"
-    unmarked = data.unmarked()
-    if empty := data.unusable - sum(unmarked.values()):
-        finding += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * data.has_golds}"
-        remedies.append(f"{columns} are needed in every row")
-    for mark, count in unmarked.items():
-        finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
-        remedies.append(f"put {mark} in all gold answers, or in none")
-    yield warn_if(remedies, "schema", finding, "; ".join(remedies), routine=True)
+def about_findings(plan: Plan) -> Iterator[Check]:
+    """Report what the loader found in the rows."""
+    yield from plan.data.checks
 
 
 @CHECKS.add
-def about_reserved_columns(plan: Plan) -> Iterator[Check]:
-    """List columns that are dropped because TRL uses their names."""
-    data = plan.data
-    if reserved := [name for name in data.reserved if name not in data.media]:
-        yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
+def about_unused_text(plan: Plan) -> Iterator[Check]:
+    """Warn of columns with text that reaches neither the prompts nor a reward or judge."""
+    readers: list[Any] = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
+    reached = {"question", "answer"}.union(*map(mentioned, readers))
+    unused = [column for column in plan.data.texts if not column.goes_to & reached]
+    loud = [column for column in unused if not column.is_quiet]
+    names = [column.name for column in loud]
+    if quiet := [column.name for column in unused if column.is_quiet]:
+        finding = f"not used: {listed(quiet)} (solutions, classes or text that neither prompts nor rewards need)"
+        yield Check("ok", "unused text", finding, routine=True)
+    if not loud:
+        return
+    finding = f"neither prompts nor rewards use the text in the column{'s' * (len(names) > 1)} {listed(names)}"
+    question = "question" if plan.task.prepare else plan.data.question_column
+    cells = "".join(f"{{{column.code}}}\\n" for column in loud[:3])
+    answer = plan.config.script.answer_column
+    remedy = "if questions need it, let `prepare` add it to them (docs/your-own-task.md)"
+    if plan.task.prepare is None:
+        remedy = "if questions need it, write a `prepare` (docs/your-own-task.md) that returns "
+        remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\""
+        remedy += f", 'answer': row[{answer!r}]}}" if answer != "answer" else "}"
+    as_they_are = (plan.config.script.question_column, plan.config.script.answer_column) == ("question", "answer")
+    if (
+        as_they_are
+        and plan.task.prepare is None
+        and (reader := reader_of(plan.data.rows.column_names, [column.path[0] for column in loud]))
+    ):
+        remedy = f"use {PREPARE.format(reader)}, which adds it"
+    yield Check("warning", "unused text", finding, remedy)
 
 
 @CHECKS.add_for_training
@@ -79,20 +90,9 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
 
 
 @CHECKS.add_for_training
-def about_conflicts(plan: TrainingPlan) -> Iterator[Check]:
-    """Warn of training questions with different gold answers."""
-    data = plan.data
-    if data.conflicts:
-        question, one, other = data.conflicts[0]
-        finding = f"{counted(len(data.conflicts), 'training question')} with different gold answers, such as "
-        finding += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
-        yield Check("warning", "conflicts", finding, "keep the right row of each")
-
-
-@CHECKS.add_for_training
 def about_overlap(plan: TrainingPlan) -> Iterator[Check]:
     """Warn of training rows with a held-out question."""
-    overlap = plan.data.overlap
+    overlap = 0 if plan.data.cut_off else plan.data.overlap  # of one table they are rows that repeat a question
     finding = f"dropped {counted(overlap, 'training row')} with a held-out question"
     yield warn_if(overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
 
@@ -166,7 +166,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         kinds["JSON" if an_object else kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
-    if repeat(rows):  # labels
+    alike = len(rows) > 1 and len({same_text(one) for row in rows for one in row}) == 1
+    if repeat(rows) or alike:  # labels
         first = ", ".join(f'"{shorten(share.answer)}" {100 * share.gold:.0f} %' for share in distribution(rows))
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
@@ -182,17 +183,56 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     if several := sum(len(row) > 1 for row in rows):
         finding += f" · {counted(several, 'row')} with a list of gold answers, any of which is right"
     odd = [gold for gold in kinds["text"] if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
-    odd += kinds["JSON"] + kinds["mathematics"] + units
+    odd += kinds["JSON"] + kinds["mathematics"] + [gold for gold in kinds["number"] if not PLAIN.fullmatch(gold)]
     remedy = ""
     marked = [gold for gold in golds if has_mark(gold)]
     if len(marked) > 0.05 * len(golds) and (mark := read_column(marked)[0]):
         count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
         remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
+    elif alike:
+        remedy = "always giving this answer is right, and no completion can do better: use answers that differ"
     elif exact and len(odd) > 0.1 * len(golds):
         names = f"{' and '.join(map(short_name, exact))} {'wants' if len(exact) == 1 else 'want'}"
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
-        remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
+        remedy += r"\boxed{}, Answer:)"
+        if plan.task.judge or not try_golds(plan.task, [{"answer": gold} for gold in odd[:100]]).rows:
+            remedy += ", or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
+    long = [gold for gold in kinds["number"] if DECIMALS.search(gold)]
+    if len(long) > 0.1 * len(golds) and plan.task.judge is None:
+        finding = f"{len(long):,} of {counted(len(golds), 'gold answer')} have three decimals or more, as "
+        finding += f"{long[0]}: they are compared exactly, and a rounded answer is wrong"
+        remedy = "write a judge that allows a tolerance (docs/your-own-task.md), or round them in a `prepare` and ask "
+        remedy += "for that many decimals"
+        if all(THOUSANDS.fullmatch(gold) for gold in long):
+            remedy += f"; if the point separates thousands, write {long[0].replace('.', '')}"
+        yield Check("warning", "decimals", finding, remedy)
+
+
+@CHECKS.add
+def about_golds_given_back(plan: Plan) -> Iterator[Check]:
+    """Warn of gold answers that the run's judge does not accept when they are given back."""
+    rows: Sequence[Any] = [{"answer": gold} for gold in plan.data.rows["answer"][:]]
+    if plan.task.judge:
+        rows = [plan.data.rows[index] for index in range(min(len(rows), MOST))]  # with their other columns
+    refused = try_golds(plan.task, rows, bool(plan.trial.exact))
+    if not refused.rows:
+        return
+    count = len(plan.data.rows)
+    of_all = f" (tried on {refused.tried:,} of {count:,} rows)" if refused.tried < count else ""
+    column = "answer" if plan.task.prepare else plan.config.script.answer_column
+    gold, given = next(iter(refused.examples.items()))
+    remedy = (
+        "keep the answer alone, or mark it (`#### 6`, `Answer: 6`), in a `prepare` or in the file; or write a judge"
+    )
+    if plan.task.judge:
+        remedy = "let the judge accept the gold answer of each row, or correct these answers"
+    elif gold.startswith("["):
+        remedy = f"if any of its items is right, return the list, {{**row, 'answer': parsed(row[{column!r}])}}, in a "
+        remedy += "`prepare`, with parsed of grpo.data.files; if not, write a judge"
+    elif len(given) == 1 and given.isalpha():
+        remedy = f"keep the letter alone ({given}), or the text without it, in a `prepare`"
+    yield warn_if(refused.share >= 0.01, "given back", f"{refused}{of_all}", remedy)
 
 
 @CHECKS.add
@@ -224,33 +264,6 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield warn_if(cannot, "prompts", finding, remedy, routine=True)
-
-
-@CHECKS.add
-def about_hidden_columns(plan: Plan) -> Iterator[Check]:
-    """Warn of columns that questions usually need and that the prompts do not show."""
-    script = plan.config.script
-    if hidden := _hidden_parts(plan):
-        finding = f"the prompts do not show the column{'s' * (len(hidden) > 1)} {listed(hidden)}, which questions "
-        finding += "usually need"
-        remedy = "write a `prepare` that adds them, such as those in examples/rows.py (docs/your-own-task.md)"
-        columns = script.question_column, script.answer_column
-        as_they_are = columns == ("question", "answer") and plan.task.prepare is None
-        if as_they_are and (reader := reader_of(plan.data.rows.column_names, hidden)):
-            remedy = f"use {PREPARE.format(reader)}, which adds them"
-        yield Check("warning", "prompts", finding, remedy)
-
-
-@CHECKS.add
-def about_media(plan: Plan) -> Iterator[Check]:
-    """Refuse questions about images; warn of images without such questions, and of such questions alone."""
-    data = plan.data
-    finding = f"{counted(len(data.placeholders), 'question')} with {data.placeholders[0]}" if data.placeholders else ""
-    finding += " and " * bool(data.placeholders and data.media) + f"the column {listed(data.media)}" * bool(data.media)
-    finding += ": the model gets text only"
-    remedy = "keep the rows that can be answered without, in a `prepare` (docs/your-own-task.md)"
-    if data.placeholders or data.media:
-        yield Check("error" if data.placeholders and data.media else "warning", "images", finding, remedy)
 
 
 @CHECKS.add
@@ -286,31 +299,6 @@ def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
 
 
-def _hidden_parts(plan: Plan) -> list[str]:
-    """Return the columns of PARTS, and those of series of options, that the prompts do not show."""
-    rows, script = plan.data.rows, plan.config.script
-    columns = [name for name in rows.column_names if name not in (script.question_column, script.answer_column)]
-    series: dict[str, dict[str, str]] = {}
-    for name in columns:
-        if option := OPTION.fullmatch(name):
-            series.setdefault(option[1].lower(), {})[option[2].lower()] = name
-    parts = [[name] for name in columns if name.lower() in PARTS]
-    for stem, of_series in series.items():
-        counts = [] if stem in ("", "answer") else [("0", "1"), ("1", "2")]  # 1 and 2 alone may be anything
-        if any(set(first) <= of_series.keys() for first in [("a", "b"), *counts]):
-            parts.append(list(of_series.values()))
-    hidden: dict[str, None] = {}
-    for row in rows.select(range(min(len(rows), 100))):
-        prompt = row["prompt"]
-        text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
-        text = " ".join(text.split())
-        for names in parts:
-            cells = [cell for name in names for cell in (row[name] if isinstance(row[name], list) else [row[name]])]
-            if not all(" ".join(str(cell).split()) in text for cell in cells if cell is not None):
-                hidden |= dict.fromkeys(names)
-    return list(hidden)
-
-
 @CHECKS.add
 def about_prompt_lengths(plan: Plan) -> Iterator[Check]:
     """Compare the lengths of prompts with their limit."""
@@ -321,7 +309,8 @@ def about_prompt_lengths(plan: Plan) -> Iterator[Check]:
     if data.too_long:
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
-    yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots", routine=True)
+    remedy = "raise max_prompt_length" + " or lower num_shots" * bool(plan.task.shots)
+    yield warn_if(many, "prompt length", finding, remedy, routine=True)
 
 
 @CHECKS.add
@@ -348,5 +337,7 @@ def _solution_lengths(plan: Plan) -> list[int]:
 
 
 def _spread(lengths: Sequence[int]) -> str:
-    cuts = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else [lengths[0]] * 19
-    return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {counted(max(lengths), 'token')}"
+    """Describe lengths by those of rows, without values between them."""
+    ranked = sorted(lengths)
+    middle, most = (ranked[math.ceil(share * len(ranked)) - 1] for share in (0.5, 0.95))
+    return f"median {middle}, 95 % up to {most}, longest {counted(ranked[-1], 'token')}"

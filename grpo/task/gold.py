@@ -15,11 +15,25 @@ from exact_answers.marks import find_answer
 from grpo.core.text import visible
 from rewards import Gold, extract_hash_answer
 
-_NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
-_FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
+_SIGN = r"(\$?[-+\u2212]?\$?)"
+_NUMBER = re.compile(_SIGN + r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?:['\u2019][0-9]{3})+|[0-9]+)(\.[0-9]*)?")
+_SPACED = re.compile(_SIGN + r"([0-9]{1,3}(?: [0-9]{3})+)([.,][0-9]+)?")  # 7 404
+_SPACES = re.compile(r"[-+\u2212]?[0-9]+(?: [0-9]+)+(?:[.,][0-9]+)?")  # 1 2, too
+_POINTED = re.compile(_SIGN + r"([0-9]{1,3}(?:\.[0-9]{3})*)(,[0-9]+)?")  # 7.404,50; in a column of these 7.404 and 7,5
+_POINTS = re.compile(
+    r"[^0-9]*[0-9]{1,3}(?:(?:\.[0-9]{3})+,[0-9]+|(?:\.[0-9]{3}){2,})"
+)  # a number of no other notation
+_NO_POINTS = re.compile(r"[^0-9]*(?:[0-9]+(?:,[0-9]{3})*\.(?![0-9]{3}$)[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+\.[0-9]+)")
+# Delimiters of a formula, and bold or italic type of Markdown
+_WRAPPED = re.compile(
+    r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]|\*\*\*([^*]+)\*\*\*|\*\*([^*]+)\*\*|\*([^*]+)\*"
+    r"|__([^_]*[0-9][^_]*)__|<(?:b|strong)>([^<]+)</(?:b|strong)>",
+    re.DOTALL,
+)
 MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
 _THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")  # a space that separates thousands
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not separate thousands, or further lines
+_HEADING = re.compile(r"\s*[^\W\d_][^\n]*\n\s*\S")  # after ####: a line that begins with a word, above a text
 
 
 class Written(float):
@@ -67,7 +81,8 @@ def readable(gold: Gold | None) -> str:
 def read_column(values: Sequence[Any], pattern: str = "xml") -> tuple[str | None, list[Gold | None]]:
     """Return the answer pattern that marks the answers in a column, or None for plain ones, and each gold answer.
 
-    The mark is the most frequent one, in at least half of the texts; `pattern` is preferred.
+    The mark is the most frequent one, in at least half of the texts; `pattern` is preferred. Numbers are read in the
+    notation of their column: 7.404 beside 1.234,50 is 7404.
 
     >>> read_column(["2 + 2 = 4\\n#### 4", "#### 5"]), read_column([4, "5", None])
     (('hash', ['4', '5']), (None, ['4', '5', None]))
@@ -84,7 +99,9 @@ def read_column(values: Sequence[Any], pattern: str = "xml") -> tuple[str | None
     counts = {mark: sum(found[at] is not None for at in those) for mark, found in answers.items()}
     best = max(counts, key=lambda mark: counts[mark], default=None)
     best = best if best and 2 * counts[best] >= len(those) else None
-    golds = iter(_cleaned(text, best) for text in (answers[best] if best else texts))
+    found = answers[best] if best else texts
+    notation = _notation(found)
+    golds = iter(_cleaned(text, best, notation) for text in found)
     return best, [_gold([next(golds) for _ in _items(value)]) for value in values]
 
 
@@ -126,8 +143,9 @@ def where_marked(mark: str | None) -> str:
 def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
     r"""Extract the gold answer from a cell: the text at the mark, else the whole value; None without one.
 
-    Numbers and dates stay as they are written, but numbers lose `$`, `+`, thousands separators and a final `.0`, and
-    formulas their delimiters. Invisible characters are dropped. A list contains alternatives, any of which is right.
+    Numbers and dates stay as they are written, but numbers lose `$`, `+`, thousands separators and a final `.0`;
+    formulas lose their delimiters, and answers bold type. Invisible characters are dropped. A list contains
+    alternatives, any of which is right.
 
     >>> [gold_answer(value) for value in ("$1,000", " Paris, France", 72.0, 1e-7, True, "", r"$\frac{1}{2}$")]
     ['1000', 'Paris, France', '72', '0.0000001', 'true', None, '\\frac{1}{2}']
@@ -137,7 +155,8 @@ def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
     (['4', 'four'], '4', None)
     """
     texts = map(_written, _items(value))
-    return _gold([_cleaned(text and _marked(text, mark) if mark else text, mark) for text in texts])
+    found = [text and _marked(text, mark) if mark else text for text in texts]
+    return _gold([_cleaned(text, mark, _notation(found)) for text in found])
 
 
 def _items(value: Any) -> list[Any]:
@@ -163,31 +182,57 @@ def _written(value: Any) -> str | None:
 
 
 def _marked(text: str, mark: str) -> str | None:
-    """Return the answer at a mark; None without the mark."""
+    """Return the answer at the last mark, behind what a model thought first; None without the mark."""
+    text = text.rpartition("</think>")[2]
     return _after_hashes(text) if mark == "hash" else find_answer(text, mark)
 
 
-def _cleaned(text: str | None, mark: str | None) -> str | None:
-    """Return an answer without delimiters of formulas and what separates thousands; None if nothing is left."""
+def _notation(texts: Iterable[str | None]) -> str:
+    """Return the separators of thousands, other than `,` and `'`, that the numbers of a column have: `.`, a space."""
+    written = [text.strip() for text in texts if text]
+    spaced = [text for text in written if _SPACES.fullmatch(text)]
+    points = any(map(_POINTS.fullmatch, written)) and not any(map(_NO_POINTS.fullmatch, written))
+    return "." * points + " " * (bool(spaced) and all(map(_SPACED.fullmatch, spaced)))
+
+
+def _cleaned(text: str | None, mark: str | None, notation: str = "") -> str | None:
+    """Return an answer without delimiters of formulas, bold type and thousands separators; None if nothing is left."""
     value = (text or "").strip()
-    if formula := _FORMULA.fullmatch(value):
-        value = next(filter(None, formula.groups())).strip()
+    while wrapped := _WRAPPED.fullmatch(value):
+        value = next(filter(None, wrapped.groups())).strip()
+    if number := (_POINTED.fullmatch(value) if "." in notation else None) or (
+        _SPACED.fullmatch(value) if " " in notation else None
+    ):
+        sign, whole, decimals = number.groups(default="")
+        value = sign + re.sub("[. ]", "", whole) + decimals.replace(",", ".")
     number = _NUMBER.fullmatch(value) if mark != "hash" else None  # GSM8K's rule leaves 18.0 as it is
     if number:
         sign, whole, decimals = number.groups(default="")
         # pandas writes 72 as 72.0; other zeros stay, as in 1.50
         value = (
-            "-" * ("-" in sign or "\u2212" in sign) + whole.replace(",", "") + decimals * bool(decimals.strip(".0"))
+            "-" * ("-" in sign or "\u2212" in sign)
+            + re.sub("[,'\u2019]", "", whole)
+            + decimals * bool(decimals.strip(".0"))
         )
     return value or None
 
 
 def _after_hashes(text: str) -> str | None:
-    """Extract the answer after `####` by GSM8K's rule, except that commas in `1, 2` and `(1, 200)` stay."""
-    answer = text.partition("####")[2].partition("####")[0].strip()
-    return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(text)
+    """Extract the answer after the last `####` that is no heading by GSM8K's rule; commas in `1, 2`, `(1, 200)` stay.
+
+    A heading of Markdown is a line of words above a text.
+    """
+    parts = text.split("####")
+    for part in reversed(parts[1:]):
+        if (part := part.lstrip("#")).strip() and not _HEADING.match(part):
+            answer = part.strip()
+            return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(f"####{part}")
+    return "" if len(parts) > 1 and not any(map(str.strip, parts[1:])) else None
 
 
 def reasoning_before(solution: Any) -> str:
     """Return a gold solution up to its answer; all of it if the answer is in a box, "" if it is not text."""
-    return re.split(r"####|<answer>", solution)[0].strip() if isinstance(solution, str) else ""
+    if not isinstance(solution, str):
+        return ""
+    *before, _ = re.split(r"####|<answer>", solution.replace("<think>", "").replace("</think>", ""))
+    return "".join(before).strip() if before else solution.strip()

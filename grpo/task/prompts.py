@@ -398,9 +398,10 @@ def tokenized(
     rest = iter(prompts)
     while batch := list(itertools.islice(rest, TOKENIZED_AT_ONCE)):
         if isinstance(batch[0], str):
-            encoded: Any = tokenizer(text=batch)
+            encoded: Any = tokenizer(text=batch, verbose=False)  # preflight warns of long prompts
         else:
             chats: Any = batch
             options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+            options["tokenizer_kwargs"] = {"verbose": False}
             encoded = tokenizer.apply_chat_template(chats, **options, **(kwargs or {}))
         yield from encoded["input_ids"]

@@ -23,8 +23,11 @@ from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
 from grpo.rewarding.registry import weights_of
 from grpo.runs.run import Run
+from grpo.task.given_back import try_golds
 from grpo.training import causes
 from lean_grpo import sharding
+
+REFUSED = 0.1  # share of the gold answers from which it explains a run that did not get better
 
 
 class AccuracyCurve(TrainerCallback):
@@ -96,11 +99,16 @@ class AccuracyCurve(TrainerCallback):
             compared = comparison.compare(before.answers, after.answers, error)
             needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
             seen = trainer.history, trainer.state.log_history, before.answers, after.answers, compared
-            reasons = causes.explain(*seen) if needed else []
+            reasons = causes.explain(*seen, self._refused_golds()) if needed else []
             compared |= {"step": step, "diagnosis": reasons}
             write_json(run.output / "comparison.json", compared)
             print_answers("after training", after.answers, trainer.task.prompt.pattern)
             print_summaries({"before": before.summary, "after": after.summary}, compared)
+
+    def _refused_golds(self) -> str:
+        """Say which gold answers the judge does not accept when they are given back; "" if these are few."""
+        refused = try_golds(self.trainer.task, self.held_out.rows.to_list())
+        return str(refused) if refused.share > REFUSED else ""
 
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""

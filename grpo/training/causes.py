@@ -55,6 +55,7 @@ class History:
         unended: how the chat template ends an answer, if not with an end token; else "".
         answers: the answers to each held-out question before and after training; empty until the end.
         comparison: the content of comparison.json; empty until the end.
+        refused: the gold answers that the judge does not accept, in a sentence; empty until the end.
     """
 
     rollouts: list[Metrics] = field(default_factory=list)
@@ -69,6 +70,7 @@ class History:
     unended: str = ""
     answers: list[tuple[Answer, Answer]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
+    refused: str = ""
 
     def add(self, metrics: Metrics, collapsed: bool, given: dict[str, Any] | None = None) -> None:
         """Add a rollout."""
@@ -108,15 +110,17 @@ def explain(
     before: Sequence[Answer],
     after: Sequence[Answer],
     comparison: dict[str, Any],
+    refused: str = "",
 ) -> list[str]:
     """Return up to MAX_CAUSES likely causes why a run did not get better, each with a fix, most important first.
 
     Args:
         history: the run's, with its last rollouts.
         log: the metrics of all its logs.
+        refused: the held-out gold answers that the judge does not accept, in a sentence.
     """
     answers = list(zip(before, after, strict=True))
-    seen = replace(history, rollouts=log, answers=answers, comparison=comparison)
+    seen = replace(history, rollouts=log, answers=answers, comparison=comparison, refused=refused)
     sentences: dict[str, str] = {}
     for name, check, remedy, _ in CAUSES:
         if name not in sentences and (message := check(seen)):
@@ -172,6 +176,10 @@ def _all_right(seen: History) -> str | None:
     if before >= NEARLY_ALL and not seen.mean("groups/all_right") >= MOSTLY:
         return f"{_percent(before)} of the held-out questions were right before, which leaves little to gain"
     return _without_signal(seen, "groups/all_right", "every completion was right, which leaves little to learn")
+
+
+def _golds_refused(seen: History) -> str | None:
+    return seen.refused or None
 
 
 def _all_wrong(seen: History) -> str | None:
@@ -333,6 +341,11 @@ PAY_LESS = "no reward may pay as much for a frequent answer as for the right one
 NAME_ANSWERS = "name the answers in the prompt"
 
 CAUSES = (  # the most important first
+    Cause(
+        "zero_variance",
+        _golds_refused,
+        "keep the answer alone in the gold answers, in a `prepare` (docs/your-own-task.md), or write a judge",
+    ),
     Cause("dead_reward", _no_value, "return a number for each completion; None skips it"),
     Cause("all_truncated", _never_ended, ADD_END),
     Cause(

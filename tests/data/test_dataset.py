@@ -35,7 +35,7 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), loader=dataset.load_
     class Characters:
         eos_token_id = 0
 
-        def __call__(self, text):
+        def __call__(self, text, verbose):
             AT_ONCE.append(len(text))
             return {"input_ids": [list(prompt) for prompt in text]}
 
@@ -47,6 +47,10 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), loader=dataset.load_
 
 def sums(count, answer="#### {}", **columns):
     return [{"question": f"{n} + 1?", "answer": answer.format(n + 1), **columns} for n in range(count)]
+
+
+def asked(rows):
+    return Dataset.from_list([{**row, "prompt": row["question"]} for row in rows])
 
 
 def make(*cells, **columns):
@@ -71,7 +75,11 @@ def test_memory_holds_the_tokens_of_few_prompts(monkeypatch):
 def test_rows_without_a_question_or_a_gold_answer_are_dropped_and_counted():
     odd = [("a", "no mark"), ("b", "####"), (" ", "#### 4"), (None, "#### 5"), ("c", None)]
     data = load([*sums(20, level=1), *[{"question": asked, "answer": gold, "level": 2} for asked, gold in odd]])
-    assert data.unusable == 5 and data.unmarked() == {"####": 1} and len(data.train) + len(data.held_out) == 20
+    assert (
+        data.unusable == 5
+        and sum(reading.unmarked for reading in data.readings) == 1
+        and len(data.train) + len(data.held_out) == 20
+    )
     assert set(data.train["level"]) == {1} and data.train[0]["answer"] == str(int(data.train[0]["question"][0]) + 1)
     assert data.counts() == {"train": 15, "held_out": 5, "unusable": 5, "overlap": 0, "too_long": 0}
 
@@ -128,7 +136,8 @@ def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
     data = load(rows, question_column="q", answer_column="gold")
     assert set(data.train.column_names) == {"q", "gold", "level", "question", "prompt", "answer"}
     assert data.train["answer"][:] == [str(n) for n in data.train["gold"]]
-    assert set(data.reserved) == {"images", "completion", "completion_ids"}
+    line = next(check.finding for check in data.checks if check.name == "columns")
+    assert line == "dropped completion_ids, completion: TRL uses these names"
     assert data.train[0]["prompt"] == PLAIN.ask(data.train[0]["q"])
 
 
@@ -184,12 +193,17 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
         return
     train, held_out = data.train.to_list(), data.held_out.to_list()
     assert len(train) + len(held_out) + data.unusable + data.overlap + data.too_long == len(rows)
-    assert train and len(held_out) == max(1, min(samples or len(rows), (len(rows) - data.unusable) // 4))
+    different = len({dataset.canonical(row["question"]) for row in [*train, *held_out]})
+    assert train and (limit or len(held_out) == max(1, min(samples or len(rows), different // 4)))
     for row in [*train, *held_out]:
         assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.ask(row["question"])
         assert row["answer"] and (limit is None or row in held_out or len(row["prompt"]) <= limit)
-    asked = [{dataset.canonical(row["question"]) for row in some} for some in (train, held_out)]
-    assert not asked[0] & asked[1] and len({row["id"] for row in [*train, *held_out]}) == len(train) + len(held_out)
+    texts = [{dataset.canonical(row["question"]) for row in some} for some in (train, held_out)]
+    assert (
+        not texts[0] & texts[1]
+        and len(texts[1]) == len(held_out)
+        and len({row["id"] for row in [*train, *held_out]}) == len(train) + len(held_out)
+    )
     again = load(rows, max_prompt_length=limit, eval_samples=samples)
     assert again.train.to_list() == train and again.held_out.to_list() == held_out
 
@@ -200,7 +214,7 @@ USER, REPLY = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "cont
 
 
 def test_a_held_out_slice_is_small_and_not_trained_on():
-    rows = Dataset.from_list(ROWS)
+    rows = asked(ROWS)
     training, held_out = dataset.split_held_out(rows, 200)
     assert len(training) == 30 and not set(training["question"]) & set(held_out["question"])
     assert [len(some) for some in dataset.split_held_out(rows, 0)] == [40, 0]
@@ -223,7 +237,7 @@ def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
 
 @pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (30, 7), (300, 75), (1000, 100), (3000, 300)])
 def test_a_tenth_is_held_out_or_a_quarter_of_few_rows(rows, held_out):
-    table = Dataset.from_list(sums(rows))
+    table = asked(sums(rows))
     assert len(dataset.split_held_out(table, None)[1]) == held_out
     assert len(dataset.split_held_out(table, 40)[1]) == min(40, held_out)
 

@@ -100,6 +100,44 @@ def test_the_examples_read_the_rows_of_well_known_data_sets(name, tmp_path):
         assert made[0]["prompt"][-1] == {"role": "user", "content": first[0]}
 
 
+SYSTEM = {"role": "system", "content": "Be brief."}
+BEFORE = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "Yes."}]
+LAST = {"role": "user", "content": "1 + 1?"}
+KEPT = {  # columns beside those of `SHAPES`, and the messages before the last one
+    "system": ({"system": "Be brief."}, [SYSTEM]),
+    "system_prompt": ({"system_prompt": "Be brief."}, [SYSTEM]),
+    "history": ({"history": [["1?", "Yes."]]}, BEFORE),
+    "history of messages": (
+        {"history": [{"from": "human", "value": "1?"}, {"role": "assistant", "content": "Yes."}]},
+        BEFORE,
+    ),
+    "both": ({"system": "Be brief.", "history": [["1?", "Yes."]]}, [SYSTEM, *BEFORE]),
+    "as text": ({"system": "Be brief.", "history": json.dumps([["1?", "Yes."]])}, [SYSTEM, *BEFORE]),
+    "empty": ({"system": "", "history": []}, []),
+    "none": ({"system": None, "history": None}, []),
+}
+TALKS = {
+    "from_sharegpt": {"conversations": [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]},
+    "from_alpaca": {"instruction": "1 + 1?", "input": "", "output": "2"},
+    "from_prompt_completion": {"prompt": "1 + 1?", "completion": "2"},
+}
+
+
+@pytest.mark.parametrize("reader", TALKS)
+@pytest.mark.parametrize("name", KEPT)
+def test_a_rows_system_text_and_history_are_kept(name, reader):
+    columns, before = KEPT[name]
+    row = getattr(examples.rows, reader)(TALKS[reader] | columns)
+    asked = [LAST] if before or reader == "from_sharegpt" else "1 + 1?"
+    assert row == {"question": [*before, *asked] if before else asked, "answer": "2"}
+
+
+def test_a_conversations_own_system_text_comes_before_the_columns():
+    talk = [{"from": "system", "value": "Be short."}, *TALKS["from_sharegpt"]["conversations"]]
+    row = examples.rows.from_sharegpt({"conversations": talk, "system": "Be brief.", "history": [["1?", "Yes."]]})
+    assert row["question"] == [SYSTEM | {"content": "Be short."}, *BEFORE, LAST]
+
+
 @pytest.mark.parametrize("name", ["from_mmlu", "from_sharegpt", "from_prompt_completion"])
 def test_the_examples_read_lists_that_a_csv_file_has_as_text(name):
     rows, (first, last) = SHAPES[name]

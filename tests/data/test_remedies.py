@@ -136,7 +136,7 @@ def test_a_prepare_takes_the_text_out_of_objects(dry_run):
 def test_one_instruction_for_all_rows_is_named(dry_run):
     rows, _ = NEED_A_REMEDY["alpaca"]
     status, said = dry_run(rows, question_column="instruction", answer_column="output")
-    assert status == 2 and "1 different question); use" in said and "`prepare`" in said
+    assert status == 2 and "1 different question cannot be" in said and "`prepare`" in said
 
 
 def letters(a, b):
@@ -173,21 +173,23 @@ def test_a_part_of_questions_that_no_prompt_shows_is_warned_of(name, dry_run):
     rows = [{"question": row.get("instruction", asked(3, 4)), "answer": row.get("output"), **row} for row in rows]
     for number, row in enumerate(rows):
         row["question"] += f" ({number})"
-    warning = f"the prompts do not show the {columns}, which questions usually need"
+    warning = f"neither prompts nor rewards use the text in the {columns} "
     column = {"answer_column": "gold"} if name == "renamed" else {}
     status, said = dry_run([*rows, {"question": "What is 1 + 1?", "answer": "1", "gold": "1"}], **column)
-    assert status == 0 and warning in said and ("write a `prepare` that adds them" in said) is not bool(reader)
+    assert (
+        status == 0 and warning in said and ("write a `prepare` (docs/your-own-task.md)" in said) is not bool(reader)
+    )
     if reader:
         words = f"--prepare examples.rows.from_{reader} --allow_custom_rewards true"
         assert words in said
         status, said = dry_run(rows, *words.split())
-        assert status == 0 and "the prompts do not show" not in said
+        assert status == 0 and warning not in said
 
 
 @pytest.mark.parametrize("columns", [{"level_1": total, "level_2": total}, {"A": total}, {"x": total, "1": total}])
 def test_columns_that_are_no_series_of_options_are_not_warned_of(columns, dry_run):
     status, said = dry_run(of(question=asked, answer=total, **{n: lambda a, b: f"{a}-{b}" for n in columns}))
-    assert status == 0 and "the prompts do not show" not in said
+    assert status == 0 and "neither prompts nor rewards" not in said
 
 
 IMAGES = [  # the question, the column, and whether the rows are refused, warned of or taken

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, List, Value
@@ -154,7 +155,15 @@ NOT_JSON = {  # what people take for JSON, and the remedy
     "python.jsonl": (PYTHON, "it is written as Python, not as JSON: write it with json.dumps"),
     "both.jsonl": (PYTHON.replace("}\n", "},\n\n"), "it is written as Python"),
     "python.json": (str(ROWS), "it is written as Python"),
-    "trailing.json": (json.dumps(ROWS, indent=1).replace("}\n]", "},\n]"), ""),
+    "trailing.json": (json.dumps(ROWS, indent=1).replace("}\n]", "},\n]"), "remove the comma before this ]"),
+    "inner.json": (json.dumps(ROWS, indent=1).replace('"\n }', '",\n }'), "remove the comma before this }"),
+    "inner.jsonl": (LINES.replace("}", ",}", 1), "remove the comma before this }"),
+    "comments.json": (json.dumps(ROWS, indent=1).replace("{\n", "{ // a row\n", 1), "remove the comments"),
+    "comments.jsonl": ("# made-up rows\n" + LINES, "remove the comments"),
+    "block.json": ("/* rows */\n" + json.dumps(ROWS), "remove the comments"),
+    "half.json": (json.dumps(ROWS)[:-30], "the file ends here"),
+    "half.jsonl": (LINES[:-30], "the file ends here"),
+    "odd.json": ('[{"question": 2 3}]', "correct it, or write the file with json.dumps"),
 }
 
 
@@ -162,7 +171,7 @@ NOT_JSON = {  # what people take for JSON, and the remedy
 def test_rows_that_are_nearly_json_name_the_remedy(name):
     text, remedy = NOT_JSON[name]
     Path(name).write_text(text)
-    with pytest.raises(UserError, match=rf"line \d+ is broken JSON \(.*{remedy}"):
+    with pytest.raises(UserError, match=rf"line \d+ is broken JSON \(.*; {re.escape(remedy)}"):
         sources.load_source(name)
 
 
@@ -361,6 +370,149 @@ def test_a_broken_file_is_named_with_the_place(name):
     with pytest.raises(UserError) as caught:
         sources.load_source(name)
     assert repr(name) in str(caught.value) and where in str(caught.value)
+
+
+PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.csv", "r.parquet", "r.json"])
+@pytest.mark.parametrize("packer", [*PACK, "zst", "zip"])
+def test_a_compressed_file_needs_no_ending_that_says_so(name, packer):
+    WRITERS.get(name, lambda path: path.write_text(json.dumps(ROWS)))(Path(name))
+    content = Path(name).read_bytes()
+    if packer == "zst":
+        write_zst(name, content)
+    elif packer == "zip":
+        with zipfile.ZipFile(name, "w") as archive:
+            archive.writestr("data", content)
+    else:
+        Path(name).write_bytes(PACK[packer](content))
+    assert rows_of(name) == ROWS
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12345\n"
+NO_ROWS = {  # the content of a file that is none of rows, and what to do
+    "lfs": (LFS, "run `git lfs pull`"),
+    "annex": (b"/annex/objects/MD5E-s1--a.csv\n", "run `git annex get`"),
+    "page": (b"<!DOCTYPE html>\n<html><head></head></html>", "download the file itself"),
+    "page with a mark": (b"\xef\xbb\xbf\n <HTML lang='en'>", "download the file itself"),
+    "xml": (b"<?xml version='1.0'?>\n<rows></rows>", "convert it"),
+    "excel": (b"PK\x03\x04" + b"\0" * 26 + b"[Content_Types].xml", "save it as CSV"),
+    "old excel": (b"\xd0\xcf\x11\xe0\xa1\xb1", "save it as CSV"),
+    "pdf": (b"%PDF-1.7\n", "convert it"),
+    "arrow": (b"ARROW1\0\0", "write it as parquet"),
+    "sqlite": (b"SQLite format 3\0", "write its rows"),
+}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv", "parquet", "csv.gz", "txt"])
+@pytest.mark.parametrize("name", NO_ROWS)
+def test_a_file_of_another_kind_is_said_to_be_one(name, ending):
+    content, remedy = NO_ROWS[name]
+    Path(f"r.{ending}").write_bytes(gzip.compress(content) if "gz" in ending else content)
+    with pytest.raises(UserError, match=rf"'r.{ending}' cannot be read: it is .*{remedy}"):
+        sources.load_source(f"r.{ending}")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_a_pointer_in_a_directory_is_named(ending, folder):
+    directory = folder([f"data/train-00000-of-00002.{ending}"])
+    (directory / f"data/train-00001-of-00002.{ending}").write_bytes(LFS)
+    with pytest.raises(UserError, match=rf"train-00001-of-00002.{ending}: it is a Git LFS pointer"):
+        sources.load_source(str(directory))
+
+
+def test_a_parquet_file_of_another_name_is_to_be_renamed():
+    pd.DataFrame(ROWS).to_parquet("r.jsonl")
+    with pytest.raises(UserError, match=r"it is a parquet file: rename it to r\.parquet"):
+        sources.load_source("r.jsonl")
+
+
+def test_maps_of_parquet_files_are_dictionaries():
+    maps = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
+    Path("d").mkdir()
+    pa.parquet.write_table(pa.table({"question": ["x", "y"], "m": maps}), "d/r.parquet")
+    for source in ("d/r.parquet", "d"):
+        assert rows_of(source) == [{"question": "x", "m": {"a": 1}}, {"question": "y", "m": None}]
+
+
+READ = {  # CSV as programs write it, and its rows
+    "spaces.csv": ('question, answer\n"What, then?", "6, 7"\nA, "8"\n', [("What, then?", "6, 7"), ("A", "8")]),
+    "one space.csv": ('question, answer\nA, "6"\nB, "7"\n', [("A", "6"), ("B", "7")]),
+    "both spaces.csv": ('question,answer\n"A, a" , "6" \n"B ""b"" ." ,"7"\n', [("A, a", "6"), ('B "b" .', "7")]),
+    "spaces.tsv": ('question\tanswer\nA\t "6"\n', [("A", "6")]),
+    "quotes.tsv": ('question\tanswer\n"Hi" she said\t6\n"No\t7\n', [('"Hi" she said', "6"), ('"No', "7")]),
+    "plain space.csv": ("question,answer\n A, b\n", [(" A", " b")]),
+    "header.csv": ('"question\n","answer "\nA,b\n', [("A", "b")]),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_other_ways_of_quoting_are_read(name):
+    text, rows = READ[name]
+    Path(name).write_text(text)
+    assert rows_of(name) == [{"question": asked, "answer": gold} for asked, gold in rows]
+
+
+TABLES = {  # CSV that cannot be read, and what to change
+    "title.csv": ("My questions,,\n,,\nquestion,answer,note\na,1,x\n", "delete lines 1 to 2 if that is a title"),
+    "comment.csv": ("# made by hand\nquestion,answer\na,1\n", "delete line 1 if that is a title"),
+    "ragged.csv": ("question,answer\na,1\nb,2,3\n", "quote texts that contain commas"),
+    "backslash.csv": ('question,answer\n"say \\"hi\\", ok",6\n', r"""sed -i 's/\\\\"/""/g'"""),
+    "open.csv": ('question,answer\n"say "hi", ok",6\n', "double the quotes inside of them"),
+    "caret.csv": ("question^answer\na^1\nb^2\n", r"add a first line sep=\^"),
+    "tilde.csv": ("question~answer\nWhat, then?~1\nb~2\n", "add a first line sep=~"),
+    "hive.csv": ("question\x01answer\na\x011\nb\x012\n", "write tabs instead"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_cannot_be_read_names_the_remedy(name):
+    text, remedy = TABLES[name]
+    Path(name).write_text(text)
+    with pytest.raises(UserError, match=remedy):
+        sources.load_source(name)
+
+
+def test_the_remedy_for_another_separator_works():
+    Path("r.csv").write_text("sep=^\n" + TABLES["caret.csv"][0])
+    assert rows_of("r.csv") == [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}]
+
+
+def test_the_remedy_for_quotes_behind_backslashes_works():
+    Path("r.csv").write_text(TABLES["backslash.csv"][0])
+    with pytest.raises(UserError) as caught:
+        sources.load_source("r.csv")
+    (command,) = re.findall("sed -i '.*?'", str(caught.value))
+    subprocess.run(f"{command} r.csv", shell=True, check=True)
+    assert rows_of("r.csv") == [{"question": 'say "hi", ok', "answer": "6"}]
+
+
+BESIDE = [  # files of a directory, and what is said of them
+    (["a.jsonl", "b.xlsx"], "b.xlsx in folder is not read"),
+    (["a.csv", "more/b.feather", "c.zip"], "c.zip, more/b.feather in folder are not read"),
+    (["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"], "train-00001-of-00003.parquet is missing"),
+    (["data/train_1_of_3.csv", "data/train_3_of_3.csv"], "train_2_of_3.csv is missing"),
+    (["a_0.jsonl", "a_1.jsonl", "a_3.jsonl"], "a_2.jsonl is missing"),
+    (["a.jsonl", "README.md", "LICENSE", "make.py", "plot.png", ".git/x.bin"], ""),
+    (["2019.csv", "2021.csv"], ""),
+    (["train-00000-of-00001.parquet"], ""),
+]
+
+
+@pytest.mark.parametrize(("names", "said"), BESIDE)
+def test_what_is_missing_or_not_read_in_a_directory_is_named(names, said):
+    for name in names:
+        Path("folder", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("folder", name).write_text("")
+    found = [check.finding for check in sources.about_files("folder", "dataset_name")]
+    assert len(found) == bool(said) and said in "".join(found)
+
+
+def test_one_part_of_several_is_said_to_be_one():
+    Path("r-00000-of-00002.jsonl").write_text(LINES)
+    (found,) = sources.about_files("r-00000-of-00002.jsonl", "dataset_name")
+    assert found.finding == "r-00000-of-00002.jsonl is one of 2 files" and "name their directory" in found.remedy
 
 
 PAIRS = [  # files of a directory, of which `datasets` would read some

@@ -207,6 +207,9 @@ GOLDS = [  # of a column, rewards: their kind, and what a warning names
     (lambda n: f"2007-04-{n}", ["soft_format_reward_func"], "text", ""),
     (lambda n: f"2007-04-{n}", ["signed_correctness_reward_func"], "text", "keep the answer alone"),
     (lambda n: "ABCD"[n % 4], FIVE, "text", ""),
+    (lambda n: f'"{n}"', FIVE, "numbers", "correctness wants every character"),
+    (lambda n: f"= {n}", FIVE, "numbers", "correctness wants every character"),
+    (lambda n: f"{n}/7", FIVE, "numbers", ""),
     (lambda n: f"{n} days", FIVE, "numbers, 100 % with a unit", "correctness wants every character"),
     (lambda n: f"{n} days", ["judge_reward_func"], "numbers, 100 % with a unit", ""),
 ]

@@ -67,12 +67,38 @@ def test_a_cell_is_searched_once_for_each_mark(values, looked, monkeypatch):
         ([Written("0.10"), Label(1, "yes"), 10**30], "xml", ["0.10", "yes", "1" + "0" * 30]),
         ([datetime.date(2024, 1, 5), datetime.time(0, 0), Decimal("1.50")], "xml", ["2024-01-05", "00:00:00", "1.50"]),
         ([0, -0.0, "-0", float("inf")], "xml", ["0", "0", "-0", None]),
+        (["$$6$$", "**6**", "***6***", "*6*", "**$6$**", "<b>6</b>", "__6__", "__init__", "2**3"], "xml",
+         ["6"] * 7 + ["__init__", "2**3"]),
+        (["#### **6**", "#### $$7$$"], "xml", ["6", "7"]),
+        (["<think>Is it 7? #### 7</think> #### 6", "#### 1\n#### 2", "##### 5 ####", "#### Step 1\nWe add.\n#### 8"],
+         "xml", ["6", "2", "5", "8"]),
+        (["<think><answer>7</answer></think><answer>6</answer>"] * 2, "xml", ["6", "6"]),
+        ([r"<think>\boxed{7}</think>\boxed{6}", r"\boxed{7}, no: \boxed{6}"], "xml", ["6", "6"]),
+        (["#### Step 1\nWe add.", "#### Step 2\nSo 6."], "xml", ["#### Step 1\nWe add.", "#### Step 2\nSo 6."]),
         ([r"$\frac{1}{2}$", r"\(x+1\)", "$5$", "$", "$x$ or $y$"], "xml",
          [r"\frac{1}{2}", "x+1", "5", "$", "$x$ or $y$"]),
     ],
 )  # fmt: skip
 def test_gold_answers_by_the_mark_of_their_column(values, pattern, golds):
     assert gold_answers(values, pattern) == golds
+
+
+NUMBERS = [  # columns in several countries' notation, and their numbers
+    (["7.404,50", "7.404", "12,5", "1.234.567", "12"], ["7404.50", "7404", "12.5", "1234567", "12"]),
+    (["7'404", "7\u2019404.50", "12"], ["7404", "7404.50", "12"]),
+    (["7 404", "12 500,5", "12"], ["7404", "12500.5", "12"]),
+    (["-1 234", "$7 404"], ["-1234", "7404"]),
+    (["7,404.50", "1,234,567", "12.5"], ["7404.50", "1234567", "12.5"]),
+    (["7.404", "12.500"], ["7.404", "12.500"]),  # may be decimals
+    (["7.404,50", "12.5"], ["7.404,50", "12.5"]),  # of two countries
+    (["1 2 3", "100 200"], ["1 2 3", "100 200"]),  # several numbers
+    (["192.168.1.1", "12,5"], ["192.168.1.1", "12,5"]),
+]
+
+
+@pytest.mark.parametrize(("written", "golds"), NUMBERS)
+def test_numbers_are_read_in_the_notation_of_their_column(written, golds):
+    assert read_column(written)[1] == golds
 
 
 HIDDEN = {  # golds with characters that nobody sees, as text of web pages, Word and Excel has

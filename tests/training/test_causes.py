@@ -303,3 +303,15 @@ CASES = [  # the run, and of each of its causes, in their order, a figure and th
 def test_each_cause_is_named_with_its_setting(run, causes):
     for text, (figure, setting) in zip(found(**run), causes, strict=True):
         assert figure in text and setting in text
+
+
+def test_gold_answers_that_the_judge_refuses_are_the_cause_of_no_right_one():
+    """At the end only; nothing else about right answers is said beside it."""
+    one = {"frac_reward_zero_std": 1.0, "groups/all_wrong": 1.0, "groups/all_right": 0.0}
+    answer = Answer(completion="a", lenient=False, answer="['6', '6 pens']")
+    other = Answer(completion="b", lenient=False, answer="['6', '6 pens']")
+    said = "50 of 50 gold answers are not accepted as completions give them: \"6\" for \"['6', '6 pens']\""
+    causes = explain(History(), [one] * 9, [answer] * 9, [other] * 9, {}, said)
+    assert causes[0].startswith(said) and "keep the answer alone" in causes[0]
+    assert "easier questions" not in "".join(causes)
+    assert "easier questions" in "".join(explain(History(), [one] * 9, [answer] * 9, [other] * 9, {}))

@@ -1,0 +1,305 @@
+"""Facts about rows as lines of preflight's table: `FINDINGS`, functions of the tables that were read."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from exact_answers import same_answer
+from exact_answers.verdict import kind_of
+from grpo.core.checklist import Check, warn_if
+from grpo.core.settings import Config
+from grpo.core.text import counted, listed, shorten, visible
+from grpo.data.files import Row
+from grpo.data.sources import about_files
+from grpo.task.gold import alternatives, mark_name, readable
+from grpo.task.prompts import Prompt
+from grpo.task.task import Task
+from rewards import Gold
+
+# Columns to drop: names of TRL's own arguments of rewards, a column that TRL never passes on, and columns that make
+# it expect a vision model
+RESERVED = (
+    *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
+    *("completion", "image", "images"),
+)
+# What stands for an image in the questions of vision models
+PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|audio|vision)\w*\|>")
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
+# Marks of chat templates: those of special tokens, and of Llama 2, Gemma, DeepSeek, Alpaca and Vicuna
+TEMPLATE = re.compile(
+    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|\w{1,20}\|\]|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>|<\|?/?(?:user|assistant|system)\|?>"
+    r"|^#{2,3} ?(?:Response|Assistant|Output):?\s*\Z|\b(?:ASSISTANT|Assistant): *\Z",
+    re.MULTILINE,
+)
+SPLITS = {
+    "train",
+    "training",
+    "test",
+    "testing",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "eval",
+    "evaluation",
+}  # as cells
+RULE = re.compile(r":?[-=]+:?")  # a cell below the header of a table in Markdown
+STRAY = 0.02  # least share of the gold answers of a text that stands for no answer
+SIGNS = re.compile(r"[\W_]+|#(?:N/A|[A-Z/0]+[!?])|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)  # hardly an answer
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that was read.
+
+    Attributes:
+        name: its source, as in errors.
+        raw: the rows as they were read.
+        rows: what `prepare` made of each, None for those that it dropped; without it the same rows.
+        made: those with a question and, if needed, a gold answer, with their prompts.
+        mark: that of the gold answers.
+        unmarked: the number of rows that lack it.
+    """
+
+    name: str
+    raw: Sequence[Row]
+    rows: Sequence[Row | None]
+    made: Dataset
+    mark: str | None
+    unmarked: int
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the prepared rows' columns."""
+        return list(dict.fromkeys(name for row in self.rows if row is not None for name in row))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was read: the tables by kind, `training` or `evaluation`, and what makes prompts of them."""
+
+    config: Config
+    task: Task
+    tokenizer: PreTrainedTokenizerBase
+    tables: Mapping[str, Table]
+    question_column: str  # of the prepared rows
+    answer_column: str
+
+    @property
+    def raw(self) -> list[Row]:
+        """The rows of all tables, as they were read."""
+        return [row for table in self.tables.values() for row in table.raw]
+
+    @property
+    def golds(self) -> list[Gold]:
+        """The gold answers of all tables."""
+        return [gold for table in self.tables.values() for gold in table.made["answer"][:] if gold is not None]
+
+
+Finding = Callable[[Found], Iterator[Check]]
+FINDINGS: list[Finding] = []
+
+
+def finding(function: Finding) -> Finding:
+    """Add a function to FINDINGS, in the order of the table's lines, and return it."""
+    FINDINGS.append(function)
+    return function
+
+
+def canonical(question: str) -> str:
+    """Return a question without differences in spaces, invisible characters and letter case."""
+    return " ".join(visible(question).split()).casefold()
+
+
+def asked_in(prompt: Prompt) -> str:
+    """Return what makes a question the same one: its text, or all messages but the system's."""
+    return canonical(
+        prompt
+        if isinstance(prompt, str)
+        else "\n".join(message["content"] for message in prompt if message["role"] != "system")
+    )
+
+
+# --- Files and rows
+
+
+@finding
+def about_directories(found: Found) -> Iterator[Check]:
+    """Name files that are missing or not read."""
+    names = {}
+    if "training" in found.tables and found.config.rows is None:
+        names[found.config.script.dataset_name] = "dataset_name"
+    if found.config.script.eval_dataset_name:
+        names.setdefault(found.config.script.eval_dataset_name, "eval_dataset_name")
+    for name, setting in names.items():
+        yield from about_files(name, setting)
+
+
+@finding
+def about_schema(found: Found) -> Iterator[Check]:
+    """Report the columns that were read, and rows that were dropped."""
+    tables = list(found.tables.values())
+    needed = found.question_column + (f" and {found.answer_column}" if found.golds else "")
+    line, remedies = f"columns {needed}", []
+    if found.task.prepare:
+        columns = dict.fromkeys(name for row in tables[0].raw for name in row)
+        line = f"{needed} by {found.config.script.prepare}, from the columns {shorten(', '.join(columns), 120)}"
+    rows, left = sum(len(table.raw) for table in tables), sum(row is not None for t in tables for row in t.rows)
+    if rows > left:
+        line += f"; `prepare` dropped {rows - left:,} of {counted(rows, 'row')}"
+        remedies += ["check where `prepare` returns None"] * (left < rows / 2)
+    unmarked = Counter[str]()
+    for table in tables:
+        if table.mark and table.unmarked:
+            unmarked[mark_name(table.mark)] += table.unmarked
+    if empty := left - sum(len(table.made) for table in tables) - sum(unmarked.values()):
+        line += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * bool(found.golds)}"
+        remedies.append(f"{needed} are needed in every row")
+    for mark, count in unmarked.items():
+        line += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
+        remedies.append(f"put {mark} in all gold answers, or in none")
+    yield warn_if(remedies, "schema", line, "; ".join(remedies), routine=True)
+
+
+@finding
+def about_reserved_columns(found: Found) -> Iterator[Check]:
+    """List columns that are dropped because TRL uses their names, and refuse questions about images.
+
+    Images without such questions, and such questions alone, are warned of.
+    """
+    used = {found.question_column, found.answer_column}
+    columns = {name for table in found.tables.values() for name in table.columns} - used
+    rows = [row for table in found.tables.values() for row in table.rows if row is not None]
+    media = [name for name in MEDIA if name in columns and any(row.get(name) for row in rows)]
+    if reserved := [name for name in RESERVED if name in columns and name not in media]:
+        yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
+    texts = [text for table in found.tables.values() for text in table.made["question"][:]]
+    placeholders = [sign[0] for text in texts if (sign := PLACEHOLDER.search(text))]
+    if placeholders or media:
+        line = f"{counted(len(placeholders), 'question')} with {placeholders[0]}" if placeholders else ""
+        line += " and " * bool(placeholders and media) + f"the column {listed(media)}" * bool(media)
+        remedy = "keep the rows that can be answered without, in a `prepare` (docs/your-own-task.md)"
+        status = "error" if placeholders and media else "warning"
+        yield Check(status, "images", f"{line}: the model gets text only", remedy)
+
+
+@finding
+def about_rows_of_a_file(found: Found) -> Iterator[Check]:
+    """Warn of rows that are no data: the header once more, or the rule of a table in Markdown."""
+    rows = found.raw
+
+    def is_no_row(row: Row) -> bool:
+        cells = {name: cell for name, cell in row.items() if cell not in (None, "")}
+        texts = [str(cell).strip() for cell in cells.values()]
+        is_header = texts == [name.strip() for name in cells] and len(texts) > 1
+        return bool(texts) and (is_header or all(map(RULE.fullmatch, texts)))
+
+    if odd := [row for row in rows if is_no_row(row)]:
+        shown = " | ".join(str(cell).strip() for cell in odd[0].values())
+        finding = f"{counted(len(odd), 'row')} with the header once more or a line of a table: {shorten(shown, 60)}"
+        yield Check("warning", "rows", finding, "delete these lines of the file")
+
+
+@finding
+def about_splits_in_a_column(found: Found) -> Iterator[Check]:
+    """Warn of a column that says which rows are for training and which for a test."""
+    for kind, table in found.tables.items():
+        for name in dict.fromkeys(name for row in table.raw[:1000] for name in row):
+            cells: list[Any] = [row.get(name) for row in table.raw]
+            if not all(isinstance(cell, str) and cell.strip().lower() in SPLITS for cell in cells):
+                continue
+            counts = Counter(cell.strip() for cell in cells)
+            if len(counts) > 1:
+                line = f"the column {name} has " + ", ".join(f"{n:,} {split}" for split, n in counts.items())
+                line += f"; all are {'trained on, or held out' if kind == 'training' else 'held-out questions'}"
+                remedy = "write each split to a file of its own (train.jsonl, test.jsonl in one directory)"
+                yield Check("warning", "splits", line, remedy)
+
+
+# --- Questions
+
+
+@finding
+def about_repeats(found: Found) -> Iterator[Check]:
+    """Report rows whose question is that of another row. Held-out questions are different ones."""
+    for kind, table in found.tables.items():
+        different = len(set(map(asked_in, table.made["prompt"][:])))
+        if repeated := len(table.made) - different:
+            line = f"{repeated:,} of {counted(len(table.made), f'{kind} row')} repeat a question of another row; "
+            yield Check("ok", "repeats", f"{line}{different:,} are different, and each counts once where held out")
+
+
+@finding
+def about_conflicts(found: Found) -> Iterator[Check]:
+    """Warn of questions of several rows whose gold answers share no value."""
+    for kind, table in found.tables.items():
+        if conflicting := _conflicts(table.made):
+            question, one, other = conflicting[0]
+            noun = "training question" if kind == "training" else "held-out question"
+            line = f"{counted(len(conflicting), noun)} with different gold answers, such as "
+            line += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
+            yield Check("warning", "conflicts", line, "keep the right row of each")
+
+
+def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
+    first: dict[str, Gold] = {}
+    found: dict[str, tuple[str, Gold, Gold]] = {}
+    for question, prompt, gold in zip(rows["question"][:], rows["prompt"][:], rows["answer"][:], strict=True):
+        key = asked_in(prompt)
+        other = first.setdefault(key, gold) if gold is not None else None
+        if other is None or other == gold:
+            continue
+        if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
+            found.setdefault(key, (question, other, gold))
+    return list(found.values())
+
+
+@finding
+def about_templates(found: Found) -> Iterator[Check]:
+    """Warn of questions and gold answers that have marks of a chat template already."""
+    own: Any = getattr(found.tokenizer, "all_special_tokens", [])
+    special = "|".join(re.escape(token) for token in own if re.search(r"\W", token))
+    marks = re.compile(f"{special}|{TEMPLATE.pattern}" if special else TEMPLATE.pattern, re.MULTILINE)
+    for column, noun in (("question", "question"), ("answer", "gold answer")):
+        texts = [
+            text for table in found.tables.values() for cell in table.made[column][:] for text in alternatives(cell)
+        ]
+        seen = [sign[0] for text in texts if (sign := marks.search(PLACEHOLDER.sub("", text)))]
+        if seen:
+            line = f"{len(seen):,} of {counted(len(texts), noun)} with the mark {seen[0].strip()} of a chat template"
+            remedy = "take the text out of it in a `prepare`" + (
+                ": the run writes questions in the model's own template" if column == "question" else ""
+            )
+            yield Check("warning", "templates", line, remedy)
+
+
+# --- Gold answers
+
+
+@finding
+def about_missing_golds(found: Found) -> Iterator[Check]:
+    """Warn of a gold answer that stands for none, such as `unknown` or `-`, while the others hardly repeat."""
+    golds = [alternatives(gold)[0] for gold in found.golds]
+    counts = Counter(gold.casefold() for gold in golds)
+    seen = [gold for gold in counts if SIGNS.fullmatch(gold)]
+    repeated = counts.most_common(2)
+    if golds and len(counts) > len(golds) / 4:  # not labels
+        most, count = repeated[0]
+        rest = len(golds) - count
+        is_text = kind_of(most) == "text" and not re.search(r"\d", most) and most not in ("yes", "no", "true", "false")
+        others = [gold for gold in golds if gold.casefold() != most]
+        few = count < max(3, STRAY * len(golds)) or (len(repeated) > 1 and 3 * repeated[1][1] > count)
+        numbers = sum(kind_of(gold) != "text" for gold in others[:200]) > 0.5 * len(others[:200])
+        if is_text and not few and (numbers or len(counts) > 0.8 * rest) and most not in seen:
+            seen.append(most)
+    if seen and len(seen) < len(counts):
+        written = {gold.casefold(): gold for gold in golds}
+        shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
+        count = sum(counts[gold] for gold in seen)
+        line = f"{count:,} of {counted(len(golds), 'gold answer')} may stand for none: {shown}"
+        yield Check("warning", "no answer", line, "return None for these rows in a `prepare`, if so")

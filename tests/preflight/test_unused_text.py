@@ -1,0 +1,153 @@
+"""Text that reaches neither prompts nor rewards is named, whatever its column is called."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo.core.text import listed
+from grpo.preflight import preflight
+
+PAIRS = [(a, b) for a in range(2, 8) for b in range(2, 8)]
+
+
+def rows_with(**columns):
+    """Sums, with columns that are functions of both numbers."""
+    return [
+        {"question": f"How many in case {a} and {b}?", "answer": str(a * b + 10)}
+        | {name: cell(a, b) for name, cell in columns.items()}
+        for a, b in PAIRS
+    ]
+
+
+def story(a, b):
+    return f"Lea has {a} boxes with {b} pens in each."
+
+
+LOUD = {  # columns whose text questions may need
+    "sentences": {"zzz": story},
+    "of one speaker": {"zzz": lambda a, b: "You add up what you are told."},
+    "short": {"zzz": lambda a, b: f"pens {a * b}"},
+    "Chinese": {"zzz": lambda a, b: f"小明有{a}盒铅笔，每盒{b}支"},
+    "table": {"zzz": lambda a, b: f"name | pens\nLea | {a}\nTom | {b}"},
+    "code": {"zzz": lambda a, b: f"def f(x):\n    return x + {a}"},
+    "code in a word": {"zzz": lambda a, b: f"print({a}*{b})"},
+    "paragraphs": {"zzz": lambda a, b: [story(a, b), "It was late in the day already."]},
+    "object": {"zzz": lambda a, b: {"title": "Pens", "text": story(a, b)}},
+    "list as text": {"zzz": lambda a, b: json.dumps([story(a, b), "She counts."])},
+    "messages": {"zzz": lambda a, b: [{"role": "system", "content": story(a, b)}]},
+    "choices": {"zzz": lambda a, b: [f"{a}", f"{a * b + 10}"]},
+    "numbers to choose from": {"zzz": lambda a, b: [a, a * b + 10, b]},
+    "two": {"zzz": story, "yyy": story},
+    "in some rows": {"zzz": lambda a, b: story(a, b) if a > 4 else None},
+}
+QUIET = {  # text that is named, but not warned of
+    "solution": {"zzz": lambda a, b: f"We multiply {a} and {b}, and add ten. So it is {a * b + 10}."},
+    "marked solution": {"zzz": lambda a, b: f"We multiply.\n#### {a * b}"},
+    "solution in an object": {"zzz": lambda a, b: {"id": a, "by": f"It is {a * b + 10}.", "split": "train"}},
+    "classes": {"zzz": lambda a, b: ["Counting & Probability", "Number Theory", "Plane Geometry"][a % 3]},
+    "tags": {"zzz": lambda a, b: ["algebra", "sums"]},
+}
+NONE = {  # columns without text
+    "id": {"zzz": lambda a, b: f"c-{a}-{b}"},
+    "url": {"zzz": lambda a, b: f"https://a.b/c?d={a}&e=({b})"},
+    "class": {"zzz": lambda a, b: ["Algebra", "Geometry"][a % 2]},
+    "number": {"zzz": lambda a, b: a * b / 3},
+    "date": {"zzz": lambda a, b: f"2024-01-0{a} 10:0{b}"},
+    "path": {"zzz": lambda a, b: f"train/algebra/{a}{b}.json"},
+    "none": {"zzz": lambda a, b: None},
+    "numbers": {"zzz": lambda a, b: [a, b]},
+    "object": {"zzz": lambda a, b: {"split": "train", "index": a, "of": f"How many in case {a} and {b}?"}},
+    "the question again": {"zzz": lambda a, b: f"How many in case {a} and {b}?"},
+    "part of it": {"zzz": lambda a, b: f"in case {a}"},
+}
+
+
+@pytest.mark.parametrize("name", LOUD)
+def test_text_that_questions_may_need_is_warned_of(name, table):
+    found = table(rows=rows_with(**LOUD[name]))["unused text"]
+    key = "text" if name == "object" else ""
+    columns = [f"{column}.{key}".rstrip(".") for column in LOUD[name]]
+    assert found.status == "warning" and found.finding.endswith(listed(columns))
+    assert "write a `prepare`" in found.remedy and f"{{row['zzz']{key and '[' + repr(key) + ']'}}}" in found.remedy
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_solutions_and_classes_are_listed(name, table):
+    found = table(rows=rows_with(**QUIET[name]))["unused text"]
+    assert found.status == "ok" and "not used: zzz" in found.finding
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_columns_without_text_are_no_noise(name, table):
+    assert "unused text" not in table(rows=rows_with(**NONE[name]))
+
+
+def test_the_remedy_works_as_it_is_written(plan, table):
+    rows = [{"Q": row["question"], "A": row["answer"], "Body": row["zzz"]} for row in rows_with(zzz=story)]
+    columns = {"question_column": "Q", "answer_column": "A"}
+    remedy = table(rows=rows, **columns)["unused text"].remedy
+    Path("my_rows.py").write_text(f"def whole(row):\n    return {remedy[remedy.index('{**row') :]}\n")
+    prepare = {"prepare": "my_rows.whole", "allow_custom_rewards": "true"}
+    made = plan(rows=rows, **prepare)
+    after = {check.name for check in preflight.outcomes(made)}
+    assert "unused text" not in after and made.data.rows[0]["question"].startswith("Lea has")
+
+
+READERS = {  # code of a reward or judge that reads the column, and the setting
+    "a parameter": "def r(completions, story, **kwargs): return [0.0 for _ in completions]",
+    "keywords": "def r(completions, **kwargs): return [float(len(s)) for s in kwargs['story']]",
+    "a helper": "def h(all): return all.get('story')\ndef r(completions, **kwargs): return [1.0 for _ in h(kwargs)]",
+    "a constant": "KEY = 'story'\ndef r(completions, **kwargs): return [1.0 for _ in kwargs[KEY]]",
+    "a judge": "def judge(text, row): return row['story'] in text",
+    "nobody": "def r(completions, **kwargs): return [0.0 for _ in completions]",
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_a_reward_or_judge_reads_is_used(name, plan):
+    Path("mine.py").write_text(READERS[name])
+    judge = {"judge": "mine.judge", "allow_custom_rewards": "true"} if name == "a judge" else {}
+    made = plan(rows=rows_with(story=story), **judge)
+    if not judge:
+        scope = {}
+        exec(READERS[name], scope)
+        made.rewards["r"] = scope["r"]
+    found = [check for check in preflight.outcomes(made) if check.name == "unused text"]
+    assert bool(found) is (name == "nobody")
+
+
+PREPARES = {  # code of `prepare`, and the status of the line about the column
+    "shown": ("{**row, 'question': row['story'] + ' ' + row['question']}", None),
+    "shown with other spaces": ("{**row, 'question': row['question'] + '\\n ' + row['story'].upper()}", None),
+    "kept": ("{**row}", "warning"),
+    "dropped": ("{'question': row['question'], 'answer': row['answer']}", "warning"),
+    "looked at": ("{**row, 'question': row['question']} if row['story'] else None", "ok"),
+}
+
+
+@pytest.mark.parametrize("name", PREPARES)
+def test_what_prepare_shows_is_used(name, table):
+    code, status = PREPARES[name]
+    Path("my_rows.py").write_text(f"def whole(row): return {code}\n")
+    found = table(rows=rows_with(story=story), prepare="my_rows.whole", allow_custom_rewards="true").get("unused text")
+    assert (found and found.status) == status
+    assert status != "warning" or "let `prepare` add it" in found.remedy
+
+
+def test_a_text_that_becomes_question_and_answer_is_used(table):
+    Path("my_rows.py").write_text(
+        "def whole(row):\n    asked, _, said = row['talk'].partition('? ')\n    return {'question': asked, 'answer': said}\n"
+    )
+    rows = [{"talk": f"What is {n} + {n}? {2 * n}"} for n in range(40)]
+    assert "unused text" not in table(rows=rows, prepare="my_rows.whole", allow_custom_rewards="true")
+
+
+def test_series_of_options_are_named_as_columns_of_their_own(table):
+    rows = [row | {"answer": "ABCD"[n % 4]} for n, row in enumerate(rows_with())]
+    for n, row in enumerate(rows):
+        row |= {f"{stem}{sign}": str(n) for stem in ("", "pick ") for sign in "ABCD"}
+    found = table(rows=rows)["unused text"]
+    assert found.status == "warning" and "A, B, C, D, pick A, pick B" in found.finding.replace("pick A, A", "")
+    numbers = [row | {"answer": str(n + 100)} for n, row in enumerate(rows)]
+    assert "unused text" not in table(rows=numbers)
