@@ -55,6 +55,21 @@ def test_many_answers_are_cut_to_the_most_frequent_and_the_rest():
     assert sum(share.gold for share in shares) == pytest.approx(1) == sum(share.given["after"] for share in shares)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"after": ["odd"] * 100},
+        {"after": [f"odd {n % 9}" for n in range(100)]},  # each more often than any gold answer
+    ],
+)
+def test_the_most_frequent_gold_answer_is_shown_and_none_of_the_others_is_an_answer(given):
+    golds = ["24"] * 10 + [str(n % 45) for n in range(100, 190)]
+    shares = distribution(golds, given)
+    assert [bool(share.others) for share in shares] == [False] * 7 + [True]
+    assert shares[-1].gold > shares[0].gold and shares[0].answer == "24"
+
+
 def test_any_alternative_counts_as_the_same_answer():
     shares = distribution([["4", "four"], "5", ["4", "four"]], {"after": ["four", "5", "4"]})
     assert [(share.answer, share.given["after"]) for share in shares] == [("4", 2 / 3), ("5", 1 / 3)]
