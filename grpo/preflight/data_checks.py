@@ -166,17 +166,19 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
     if repeat(rows):  # labels
-        named = ((share.answer if share.others else f'"{shorten(share.answer)}"', share) for share in distribution(rows))
+        named = (
+            (share.answer if share.others else f'"{shorten(share.answer)}"', share) for share in distribution(rows)
+        )
         first = ", ".join(f"{name} {100 * share.gold:.0f} %" for name, share in named)
     finding = f"{first} · {data.where_golds_are()} · "
-    shares = {
+    named = {
         "numbers": kinds["number"],
         "with a unit": units,
         "JSON": kinds["JSON"],
         "mathematics": kinds["mathematics"],
         "text": kinds["text"],
     }
-    for name, of_kind in shares.items():
+    for name, of_kind in named.items():
         finding += f"{100 * len(of_kind) / len(golds):.0f} % {name}, " if of_kind else ""
     finding += f"longest {counted(max(map(len, golds)), 'character')}"
     if several := sum(len(row) > 1 for row in rows):
