@@ -166,10 +166,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
     if repeat(rows):  # labels
-        named = (
-            (share.answer if share.others else f'"{shorten(share.answer)}"', share) for share in distribution(rows)
-        )
-        first = ", ".join(f"{name} {100 * share.gold:.0f} %" for name, share in named)
+        quoted = ((share, "" if share.others else '"') for share in distribution(rows))
+        first = ", ".join(f"{sign}{shorten(share.answer)}{sign} {100 * share.gold:.0f} %" for share, sign in quoted)
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
         "numbers": kinds["number"],
