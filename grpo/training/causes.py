@@ -288,7 +288,7 @@ def _entropies(seen: History) -> tuple[float, float]:
 
 
 def _entropy_collapse(seen: History) -> str | None:
-    """Return a sentence if entropy fell and most groups no longer differ; a sure policy with mixed groups learns on."""
+    """Return a sentence if entropy fell and most groups no longer differ; with mixed groups a run learns on."""
     first, last = _entropies(seen)
     alike, right = (_lately(seen, key) for key in ("frac_reward_zero_std", "groups/all_right"))
     if not last < 0.1 * first or not alike >= MOSTLY or right >= MOSTLY:
