@@ -114,7 +114,6 @@ def test_target_modules_that_match_nothing_are_named(table):
     assert "gate_proj" in found.finding and "all-linear" in found.remedy
     # a single name is a name, and no regular expression for the whole path
     assert table(**peft, lora_target_modules="q_proj")["model"].status == "ok"
-    assert table(**peft, lora_target_modules="q_proj,v_proj")["model"].status == "ok"
     assert table(**peft, lora_target_modules=r".*\.q_proj")["model"].status == "ok"
     for single in ("v_prj", "all_linear"):
         found = table(**peft, lora_target_modules=single)["lora_target_modules"]
