@@ -11,8 +11,8 @@ from grpo.core.processes import console, is_first_process, say
 from grpo.core.text import for_rich, shorten
 from grpo.preflight import data_checks, model_checks, reward_checks, room, run_checks
 from grpo.preflight.plan import Plan, TrainingPlan
-from grpo.preflight.reward_trial import completions_table, rewards_table
-from grpo.rewarding.registry import refuse_columns_like_parameters
+from grpo.preflight.reward_trial import completions_table, perfect_values, rewards_table
+from grpo.rewarding.registry import penalties, refuse_columns_like_parameters
 from grpo.task.gold import readable
 
 MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's order
@@ -25,7 +25,8 @@ def check(plan: Plan) -> dict[str, float]:
     A dry run prints all of the checks, and the test completions.
 
     Returns:
-        Each reward's value for a perfect completion, by its logged name; empty without training.
+        Each reward's value for a perfect completion, by its logged name, if it pays more for that than for another;
+        empty without training.
 
     Raises:
         UserError: a check failed.
@@ -44,8 +45,7 @@ def check(plan: Plan) -> dict[str, float]:
     if dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
-    perfect = {name: values.get("perfect") for name, values in plan.trial.values.items()}
-    return {name: value for name, value in perfect.items() if isinstance(value, float)}
+    return perfect_values(plan.trial, penalties(plan.rewards))
 
 
 def outcomes(plan: Plan) -> list[Check]:

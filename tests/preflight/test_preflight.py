@@ -160,7 +160,12 @@ PROBLEMS = {  # rows that are added, and settings: the check and what it says
     "long prompts": (LONG, {}, "prompt length", "above it"),
     "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 %"),
     "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
-    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect earns 0.5, wrong answer 0.5"),
+    "no correctness": (
+        [],
+        {"reward_weights": "1"},
+        "all rewards",
+        "perfect earns 0.5, a wrong answer in perfect form 0.5",
+    ),
     "prompt without tags": ([], {"system_prompt": "Think."}, "tags", "<reasoning> and <answer>"),
 }
 
@@ -329,7 +334,7 @@ def test_labels_are_shown_by_their_shares_and_read_whole(table):
     assert '"billing" 5' in checks["gold answers"].finding
     assert "answers as billing (the whole completion)" in checks["prompts"].finding
     assert "format" not in checks["completion length"].finding and "tags" not in checks
-    assert checks["all rewards"].finding == "perfect earns 2, wrong answer 0"
+    assert checks["all rewards"].finding == "perfect earns 2, a wrong answer in perfect form 0"
 
 
 def test_a_json_answer_is_an_example_and_wants_no_characters(table):
