@@ -21,13 +21,13 @@ Given = Sequence[str]  # answers to questions, in their order
 
 
 def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> str:
-    """Say which answer was read from a completion: the answer, or the whole completion.
+    """Say which answer was read from a completion: the answer, which may be all of it, or that nothing marks one.
 
     Args:
         judged: what the lenient rule read, which is shown if nothing marks the answer.
 
     >>> how_read("So it is\\n<answer>7</answer>", "7", "xml"), how_read("billing", "billing", "text")
-    ('7', 'the whole completion')
+    ('7', 'billing')
     >>> how_read("It is 7", "It is 7", "xml"), how_read("<answer></answer>", "", "xml")
     ('the whole completion, as nothing marks the answer', 'nothing')
     >>> how_read("So it is 7 in all", "So it is 7 in all", "xml", "7")
@@ -38,7 +38,7 @@ def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> s
     if read != text.strip() or (pattern != "text" and find_answer(text, pattern) is not None):
         return read
     if pattern == "text":
-        return WHOLE
+        return read
     return f"{judged if judged and len(judged) < len(text.strip()) else WHOLE}, as nothing marks the answer"
 
 

@@ -27,6 +27,7 @@ from grpo.results.measures import REWARD, Measure, of_reward
 from grpo.results.readers import read_record
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
+from grpo.task.given import WHOLE
 from grpo.task.gold import alternatives, read_column, readable
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
@@ -159,8 +160,10 @@ def print_findings(answers: Mapping[int, Answer], task: Task, heading: str) -> N
         print(f"\n{kind} ({len(numbers)} of {len(answers)})")
         for number in numbers[:MAX_LISTED]:
             answer = answers[number]
-            read = answer.how_read(task.prompt.pattern)
-            parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {shorten(read, 60)}"]
+            read = shorten(answer.how_read(task.prompt.pattern), 60)
+            if read.startswith(WHOLE):  # which no line shows otherwise
+                read = f"{shorten(answer.completion, 60)} ({read})"
+            parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {read}"]
             parts += [answer.verdict] if answer.why else []
             for name, measure in columns.items():
                 parts.append(f"{name} {'–' if (value := measure.of(answer)) is None else with_minus(value, 'zg')}")

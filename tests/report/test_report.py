@@ -107,7 +107,7 @@ def test_labels_are_read_whole_and_their_shares_shown(run, undrawn):
     assert "Always answering “billing” would be right on 40.0 %." in text
     for row in ("billing 40.0 100.0 40.0", "account 30.0 0.0 45.0", "broken 30.0 0.0 0.0", "odd 0.0 0.0 15.0"):
         assert row in text
-    assert "answer read: the whole completion" in text and "nothing marks" not in text and "Format" not in text
+    assert "answer read: billing" in text and "nothing marks" not in text and "Format" not in text
     assert "Accuracy, strict" in text and "exactly the gold answer" in text and "in its place" not in text
 
 

@@ -10,8 +10,8 @@ LABELS = ["A"] * 40 + ["B"] * 30 + ["C"] * 30
 @pytest.mark.parametrize(
     ("text", "read", "pattern", "said"),
     [
-        ("billing ", "billing", "text", "the whole completion"),
-        ('{"total": 5}', '{"total": 5}', "text", "the whole completion"),
+        ("billing ", "billing", "text", "billing"),
+        ('{"total": 5}', '{"total": 5}', "text", '{"total": 5}'),
         ("", "", "text", "nothing"),
         ("<answer>7</answer>", "7", "xml", "7"),
         ("<answer>7", "7", "xml", "7"),
@@ -21,7 +21,7 @@ LABELS = ["A"] * 40 + ["B"] * 30 + ["C"] * 30
         (r"So \boxed{}", "", "boxed", "nothing"),
     ],
 )
-def test_an_answer_is_the_one_marked_or_the_whole(text, read, pattern, said):
+def test_an_answer_is_the_one_marked_or_all_of_a_plain_one(text, read, pattern, said):
     assert how_read(text, read, pattern) == said
 
 
