@@ -32,6 +32,13 @@ def test_a_curve_has_its_points_and_its_band():
     assert read_curves(logs)["reward"].ends == (0.5, 0.5)  # single values would say 0 → 0
 
 
+@pytest.mark.parametrize("key", ["num_tokens", "num_input_tokens_seen", "skipped_steps", "epoch"])
+def test_a_running_total_ends_with_its_last_value(key):
+    """Tokens so far were shown as 206,596, the mean of the last tenth, of 213,863."""
+    curve = read_curves([{"step": step, key: 10.0 * step, "loss": 10.0 * step} for step in range(1, 101)])[key]
+    assert curve.ends == (10.0, 1000.0) and curve.running_mean == curve.values
+
+
 def test_no_number_of_trl_passes_for_a_rewards_own():
     """Those of its step, of transformers' trainer, and of this program, in training and in an evaluation."""
     modules = (grpo_trainer, run_trainer, guard, callbacks)
