@@ -68,8 +68,11 @@ def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
                 low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
             factor = factors.get(re.sub("_(low|high)$", "", key)) or (100 if re.fullmatch(PER_CENT, key) else 1)
             points.setdefault(key, []).append((line["step"], factor * value, factor * low, factor * high))
-    columns = {key: list(map(list, zip(*points_of_key, strict=True))) for key, points_of_key in points.items()}
-    return {key: Curve(*of_key, re.fullmatch(TOTALS, key) is not None) for key, of_key in columns.items()}  # type: ignore[arg-type]
+    curves = {}
+    for key, points_of_key in points.items():
+        steps, values, lows, highs = map(list, zip(*points_of_key, strict=True))
+        curves[key] = Curve(steps, values, lows, highs, is_total=re.fullmatch(TOTALS, key) is not None)
+    return curves
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -108,7 +108,9 @@ def task_of(file: Path) -> Task:
 
 def scored(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
     """Return the answers with the values of the named rewards, and their sum."""
-    rewards = registry.rewards_by_name(names, {}, registry.parameters_of_run(task, 0), registry.shipped(), allow_files)
+    rewards = registry.rewards_by_name(
+        names, {}, registry.parameters_of_run(task, 0), registry.shipped(names), allow_files
+    )
     for name, reward in rewards.items():
         needed = ""
         if "completion_ids" in inspect.signature(reward).parameters:

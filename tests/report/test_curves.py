@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from trl.trainer import grpo_trainer
 
 from grpo.report.curves import is_a_rewards_own, read_curves
