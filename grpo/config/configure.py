@@ -17,8 +17,8 @@ from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import best, hardware, validate
-from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
-from grpo.core import ROOT, commands, processes
+from grpo.config.parsing import DATA_SETS, GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
+from grpo.core import ROOT, commands, folder_of, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments
@@ -87,6 +87,10 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"] or "")
+    for key in ("model_name_or_path", *DATA_SETS):  # shipped ones, from any directory, as a recipe's
+        name = settings[key]
+        if isinstance(name, str) and name.startswith("assets/") and (folder := folder_of(name, home)):
+            settings[key] = name if os.path.exists(name) else str(folder / name)
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name, home) if recipe_name else None
     functions = functions if not standalone else functions_to_names({})[1]
