@@ -85,7 +85,7 @@ def own_folder():
     ("module", "what"),
     [
         *((name, f"Python's own {name}") for name in ("random", "typing", "ast", "dataclasses", "queue")),
-        *((name, f"the package {name}") for name in ("datasets", "torch", "yaml", "numpy", "lean_grpo")),
+        *((name, f"the package {name}") for name in ("datasets", "torch", "yaml", "numpy", "packaging", "lean_grpo")),
     ],
 )
 @pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])

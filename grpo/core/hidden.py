@@ -14,9 +14,13 @@ def users_modules() -> dict[str, str]:
     library = os.path.dirname(os.__file__)
     found: dict[str, str] = {}
     for folder in sys.path[: sys.path.index(library)] if library in sys.path else []:
-        if os.path.basename(folder) in LIBRARIES or not os.path.isdir(folder or "."):
+        if os.path.basename(folder) in LIBRARIES:
             continue
-        for entry in os.listdir(folder or "."):
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:  # no folder, or one that may not be read
+            continue
+        for entry in entries:
             path = os.path.join(folder, entry)
             if entry.endswith(".py") or os.path.exists(os.path.join(path, "__init__.py")):
                 found.setdefault(entry.removesuffix(".py"), path)

@@ -52,7 +52,11 @@ def requirements() -> list["Requirement"]:
     if INSTALLED:
         return _of(PROJECT, EXTRA)
     file = PACKAGE.with_name("pyproject.toml")
-    project: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if file.exists() else {}
+    project: dict[str, Any] = (
+        tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.exists() else {}
+    )
+    if project.get("name") != PROJECT:  # of a project that has a copy of this one
+        return []
     return _parsed([*project.get("dependencies", []), *project.get("optional-dependencies", {}).get(EXTRA, [])])
 
 
@@ -81,7 +85,8 @@ def _check_hidden() -> None:
     for name, path in users_modules().items():
         if Path(path).parent == PACKAGE.parent and name in OURS:
             continue
-        if name in OURS or (PathFinder.find_spec(name, installed) and _is_needed(name)):
+        is_library = PathFinder.find_spec(name, installed) is not None
+        if name in OURS or (is_library and (name == "packaging" or _is_needed(name))):  # which is asked for the rest
             raise UserError(f"{path} hides the package {name}: rename it, and what imports it")
 
 
