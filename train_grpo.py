@@ -18,17 +18,21 @@ The loss starts near 0 and stays there: on-policy, its value says nothing. Watch
 """
 
 import sys
-from typing import Any
 
 try:
     from grpo.config.begin import begin
 except ModuleNotFoundError:
-    install = 'activate the virtual environment, or in the clone: pip install ".[script]"'
-    print(f"error: grpo is neither installed nor beside this file; {install}", file=sys.stderr)
+    reason = "neither installed nor beside this file; activate the virtual environment, or in the clone: "
+    reason += 'pip install ".[script]"'
+    if other := getattr(sys.modules.get("grpo"), "__file__", None):
+        reason = f"hidden by {other}: rename that file"
+    print(f"error: grpo is {reason}", file=sys.stderr)
     sys.exit(2)
 
 if __name__ == "__main__":  # --help, --version: before libraries that take seconds
     begin(sys.argv[1:], __file__)
+
+from typing import Any
 
 from grpo.config.configure import configure
 from grpo.core.errors import one_line, run_main

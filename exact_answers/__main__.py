@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from exact_answers.marks import check_pattern
-from exact_answers.verdict import Verdict, grade
+from exact_answers.verdict import Verdict, grade_any
 
 SHOWN = 20  # rows on which math-verify differs
 
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         print(printable(f"error: {options.file}: {error}"), file=sys.stderr)
         return 2
-    verdicts = [_best(row, options.pattern) for row in rows]
+    verdicts = [grade_any(row.text, row.golds, options.pattern) for row in rows]
     for line in summary(verdicts):
         print(line)
     if options.wrong:
@@ -85,11 +85,6 @@ def read(path: Path) -> Iterator[Row]:
 
 def _field(row: Any, names: tuple[str, ...]) -> Any:
     return next((row[name] for name in names if name in row), None) if isinstance(row, dict) else None
-
-
-def _best(row: Row, pattern: str) -> Verdict:
-    verdicts = [grade(row.text, gold, pattern) for gold in row.golds]
-    return next((verdict for verdict in verdicts if verdict.right), verdicts[0])
 
 
 def summary(verdicts: list[Verdict]) -> Iterator[str]:

@@ -53,6 +53,16 @@ def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
     return grade(text, gold, pattern).right
 
 
+def grade_any(text: str, golds: Sequence[str], pattern: str = "xml") -> Verdict:
+    """Grade a text by any of one or more gold answers: the first right verdict, else the first that was understood.
+
+    >>> grade_any("<answer>London</answer>", ["75001", "Paris"]).why
+    'value'
+    """
+    verdicts = [grade(text, gold, pattern) for gold in golds]
+    return max(verdicts, key=lambda verdict: (verdict.right, verdict.why != NOT_UNDERSTOOD))
+
+
 def same_answer(answer: str, gold: str) -> bool:
     r"""Apply the lenient rule to an extracted answer. Never raises.
 

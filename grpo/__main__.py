@@ -11,6 +11,7 @@ if not __package__:  # started as `python path/grpo`, from any directory
 from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
 from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 from grpo.core.processes import ignore_old_names, let_idle_threads_sleep
+from grpo.core.requirements import check_environment
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "new": ("grpo.tools.new", "write the script and the demo to a directory of your own"),
@@ -40,6 +41,7 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] not in TOOLS:
         raise UserError(f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}")
+    check_environment()
     let_idle_threads_sleep()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # no tool uses DeepSpeed, which would warn that there is no GPU
     ignore_old_names()

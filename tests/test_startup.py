@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,92 @@ def test_a_copied_script_without_its_packages_is_one_line():
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: grpo is neither installed nor beside this file; activate")
     assert "train_grpo.py " in python(copied, "--version", directory=".", PYTHONPATH=str(ROOT)).stdout
+
+
+STARTS = {"the script": ("train_grpo.py", "--config", "demo"), "a tool": ("-m", "grpo", "report", "run")}
+
+
+def own_folder():
+    """The script and the rewards in a folder of one's own, which becomes the working directory's."""
+    shutil.copy(ROOT / "train_grpo.py", "train_grpo.py")
+    shutil.copy(ROOT / "rewards.py", "rewards.py")
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [
+        *((name, f"Python's own {name}") for name in ("random", "typing", "ast", "dataclasses", "queue")),
+        *((name, f"the package {name}") for name in ("datasets", "torch", "yaml", "numpy", "packaging", "lean_grpo")),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+def test_a_module_that_hides_another_is_one_line_and_not_run(module, what, form, start):
+    """Found as a traceback from amid the libraries."""
+    own_folder()
+    path = Path(form.format(module))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("print('run')\n")
+    done = python(*STARTS[start], directory=".", PYTHONPATH=str(ROOT))
+    hiding = Path().absolute() / (module if path.name == "__init__.py" else path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"error: {hiding} hides {what}: rename it, and what imports it\n"
+
+
+def test_a_grpo_py_is_named_as_what_hides_grpo():
+    own_folder()
+    Path("grpo.py").touch()
+    done = python("train_grpo.py", directory=".", PYTHONPATH=str(ROOT))
+    assert done.returncode == 2
+    assert done.stderr == f"error: grpo is hidden by {Path('grpo.py').absolute()}: rename that file\n"
+
+
+def test_modules_and_folders_that_hide_nothing_needed_are_no_mistake():
+    own_folder()
+    for name in ("utils", "test", "evaluate", "my_task"):
+        Path(f"{name}.py").touch()
+    Path("datasets").mkdir()  # of files: a package elsewhere comes first
+    Path("wandb").mkdir()
+    done = python("train_grpo.py", "--no_such_flag", directory=".", PYTHONPATH=str(ROOT))
+    assert done.returncode == 2 and done.stderr.startswith("error: --no_such_flag"), done.stderr
+
+
+def distribution(name, version):
+    folder = Path("other") / f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    ("installed", "line"),
+    [
+        ({"trl": "0.14.0"}, "trl 0.14.0 is installed; trl>=1.16,<1.17 is needed"),
+        ({"trl": "1.17.0.dev0"}, "trl 1.17.0.dev0 is installed; trl>=1.16,<1.17 is needed"),
+        ({"transformers": "4.57.1"}, "transformers 4.57.1 is installed; transformers>=5.17,<6 is needed"),
+        ({"torch": "2.5.0+cu124"}, "torch 2.5.0+cu124 is installed; torch>=2.11,<2.16 is needed"),
+        ({"filelock": "3.20.0"}, "filelock 3.20.0 is installed; filelock>=3.20.3 is needed"),
+        (
+            {"trl": "1.0.0", "peft": "0.18.0"},
+            "trl 1.0.0 and peft 0.18.0 are installed; trl>=1.16,<1.17 and peft>=0.20 are needed",
+        ),
+    ],
+)
+def test_another_version_than_needed_is_one_line_before_any_import(installed, line, start):
+    """Found as `No module named 'mergekit'`, from an old TRL."""
+    for name, version in installed.items():
+        distribution(name, version)
+    words = [str(ROOT / word) if word == "train_grpo.py" else word for word in STARTS[start]]
+    done = python(*words, directory=".", PYTHONPATH=os.pathsep.join(["other", str(ROOT)]))
+    requirements = shlex.quote(str(ROOT / "requirements.txt"))
+    assert (done.returncode, done.stderr) == (2, f"error: {line}: pip install -r {requirements}\n")
+
+
+@pytest.mark.parametrize("version", ["1.16.3", "1.16.0.post1"])
+def test_versions_within_the_bounds_pass(version):
+    distribution("trl", version)
+    done = python("-m", "grpo", "report", "run", directory=".", PYTHONPATH=os.pathsep.join(["other", str(ROOT)]))
+    assert "'run'" in done.stderr and "is needed" not in done.stderr
 
 
 def test_a_mistake_in_a_scripts_own_lines_is_one_line():

@@ -9,6 +9,7 @@ from pathlib import Path
 from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
+from grpo.core.requirements import check_environment
 
 SLOW = ("grpo.preflight.preflight", "grpo.training.accuracy", "grpo.training.callbacks")
 
@@ -16,7 +17,7 @@ SLOW = ("grpo.preflight.preflight", "grpo.training.accuracy", "grpo.training.cal
 def begin(argv: Sequence[str], script: str) -> None:
     """Answer --help or --version and exit, or import the slow libraries. Call this first in a script.
 
-    A missing package, and Ctrl-C during the imports, end in one line.
+    A missing package, one of another version, and Ctrl-C during the imports end in one line.
     """
     asked = {"--version", "--help", "-h"} & set(argv)
     status = run_main(lambda: _answer(asked, Path(script)) if asked else _import())
@@ -30,6 +31,7 @@ def _answer(asked: set[str], script: Path) -> int:
 
 
 def _import() -> int:
+    check_environment()
     let_idle_threads_sleep()
     with one_line(kinds=(OSError,)):  # torch makes a cache's directory, and loads CUDA's libraries
         for module in SLOW:

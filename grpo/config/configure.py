@@ -17,8 +17,8 @@ from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import adapters, best, hardware, validate
-from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
-from grpo.core import ROOT, commands, processes
+from grpo.config.parsing import DATA_SETS, GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
+from grpo.core import ROOT, commands, folder_of, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, given_by
@@ -45,7 +45,7 @@ class Given(NamedTuple):
     """The merged settings, before they are adjusted to the machine."""
 
     settings: dict[str, Any]  # all of them, by name
-    origin: dict[str, str]  # setting → script, recipe or flag; the script's come first, in its order
+    origin: dict[str, str]  # setting → default, script, recipe or flag; the lowest come first
     notes: list[Check]
     functions: Functions  # functions in HYPERPARAMETERS, by setting and name
     shipped_data: bool  # True if the data is that of a recipe in recipes/
@@ -76,7 +76,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     if dataset is not None and "dataset_name" in flags:
         raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
     passed = {"dataset_name": IN_MEMORY} if dataset is not None else {}
-    below = ("recipe", own_defaults(parser.defaults)) if standalone else ("script", script)
+    below = ("default", own_defaults(parser.defaults)) if standalone else ("script", script)
     layers: Layers = [below, ("recipe", recipe), ("script", passed), ("flag", flags)]
 
     settings, origin = dict(parser.defaults), dict[str, str]()
@@ -87,6 +87,10 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"] or "")
+    for key in ("model_name_or_path", *DATA_SETS):  # shipped ones, from any directory, as a recipe's
+        name = settings[key]
+        if isinstance(name, str) and name.startswith("assets/") and (folder := folder_of(name, home)):
+            settings[key] = name if os.path.exists(name) else str(folder / name)
     notes = _replaced(script, parser.defaults, settings, origin, recipe_name or "")
     file = find_recipe(recipe_name, home) if recipe_name else None
     functions = functions if not standalone else functions_to_names({})[1]
@@ -112,10 +116,10 @@ def _replaced(
 ) -> list[Check]:
     """Note the rewards, data and prompt in HYPERPARAMETERS that a recipe or a flag replaces."""
     return [
-        Check("ok", key, f"{recipe if origin[key] == 'recipe' else 'the flag'} replaces the script's own: {own}")
+        Check("ok", key, f"{'the flag' if origin[key] == 'flag' else recipe} replaces the script's own: {own}")
         for key in TASK_SETTINGS
         if key in script and script[key] != defaults[key] and settings[key] != script[key]
-        if origin[key] in ("recipe", "flag") and (own := _shown(script[key]))
+        if origin[key] in ("default", "recipe", "flag") and (own := _shown(script[key]))
     ]
 
 
@@ -257,8 +261,8 @@ def to_dataclasses(
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
     targets = model.lora_target_modules  # TRL passes one name as a string: PEFT's regular expression
-    if isinstance(targets, str) and re.fullmatch(r"[\w.,]+", targets):
-        model.lora_target_modules = targets.split(",")
+    if isinstance(targets, str) and re.fullmatch(r"[\w.]+", targets):
+        model.lora_target_modules = [targets]
     training.hub_strategy = HubStrategy.END  # uploads at checkpoints would include pickles, locks and completions
     if model.model_revision != "main":  # TRL loads the reference model with these
         given = training.model_init_kwargs

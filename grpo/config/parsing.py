@@ -2,11 +2,12 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -49,7 +50,13 @@ def or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 class _Yaml(yaml.SafeLoader):
-    """Refuses integers that Python would not write: of thousands of digits."""
+    """Refuses integers that Python would not write, of thousands of digits, and keys that are there twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        if twice := next((key for index, key in enumerate(keys) if key in keys[:index]), None):
+            raise ValueError(f"it has {twice!r} twice; drop one of them")
+        return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: Any) -> int:
         number = super().construct_yaml_int(node)
@@ -96,6 +103,10 @@ class Parser(TrlParser):
 
     def flags(self, argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
         """Parse the command line into its settings and the name of its recipe, or None."""
+        given_words = list(self._words(argv))
+        for key, words in given_words:
+            if self.settings[key].nargs == "+" and (values := _in_one_word(words)):
+                raise UserError(f"{key}: separate its values by spaces: --{key} {' '.join(values)}")
         unset = object()
         namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self.settings, unset)))
         if unknown and unknown[0].startswith("-"):
@@ -103,7 +114,13 @@ class Parser(TrlParser):
             raise UserError(f"{flag}: no such flag{self._meant(flag.lstrip('-').replace('-', '_'))}")
         if unknown:
             recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
-            raise UserError(f"{unknown[0]!r} follows no flag; write settings as --flag value{recipe}")
+            key, words = next(((key, words) for key, words in given_words if unknown[0] in words[1:]), ("", []))
+            form = "settings as --flag value"
+            if key == "report_to":
+                form = f"--report_to {','.join(words)}"
+            elif key and self.settings[key].nargs is None:
+                form += ", a text with spaces in quotes"
+            raise UserError(f"{unknown[0]!r} follows no flag; write {form}{recipe}")
         recipes = namespace.config or []
         if len(recipes) > 1:
             raise UserError(f"config: more than one recipe ({', '.join(recipes)}); use one, and flags")
@@ -112,6 +129,14 @@ class Parser(TrlParser):
         for key, value in given.items():
             self._check_if_none(key, value)
         return given, next(iter(recipes), None)
+
+    def _words(self, argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yield each setting of a command line with the words that follow its flag."""
+        flags = [place for place, word in enumerate(argv) if word.startswith("--")]
+        for place, end in itertools.pairwise([*flags, len(argv)]):
+            flag, equals, value = argv[place][2:].partition("=")
+            if (key := flag.replace("-", "_")) in self.settings:
+                yield key, [*([value] if equals else []), *argv[place + 1 : end]]
 
     def check_names(self, values: Mapping[str, Any], where: str) -> None:
         """Raise UserError for a setting that does not exist."""
@@ -129,7 +154,12 @@ class Parser(TrlParser):
         if value is None:
             return None
         if self.settings[key].nargs == "+":
-            return [self._item(key, item) for item in (value if isinstance(value, list | tuple) else [value])]
+            items = value if isinstance(value, list | tuple) else [value]
+            if values := _in_one_word(items):
+                raise UserError(
+                    f"{key}: {', '.join(map(str, items))!r} is one text; write a list: [{', '.join(values)}]"
+                )
+            return [self._item(key, item) for item in items]
         if isinstance(value, list | tuple):
             instead = f"; write {','.join(map(str, value)) or 'none'}" if key == "report_to" else ""
             raise UserError(f"{key}: use one value, not the list {value}{instead}")
@@ -150,6 +180,18 @@ class Parser(TrlParser):
             return self._get_value(action, text)
         except argparse.ArgumentError as error:
             self.error(str(error))
+
+
+def _in_one_word(words: Sequence[Any]) -> list[str]:
+    """Return the values that are written as one word, such as `a,b`, `[a, b]` or "a b"; [] if none are.
+
+    >>> _in_one_word(["a,b"]), _in_one_word(["['a',", "'b']"]), _in_one_word(["a", "b"]), _in_one_word(["[ab]{1,2}"])
+    (['a', 'b'], ['a', 'b'], [], [])
+    """
+    texts = [word for word in words if isinstance(word, str)]
+    values = re.findall(r"[^\s,;]+", re.sub(r"\A\s*[\[(]|[\])]\s*\Z|[\"']", "", " ".join(texts)))
+    joined = any(re.search(r"[\s,;]|\A[\[(]|[\])]\Z", text.strip()) for text in texts)
+    return values if joined and all(re.fullmatch(r"[\w./+-]+", value) for value in values) else []
 
 
 def find_recipe(name: str, home: Path = ROOT) -> Path:

@@ -38,7 +38,7 @@ TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).
     "documents",
     "sanitize_control_tokens",
 }
-PLACES = ("script", "recipe", "flag")  # of settings; later ones override earlier ones
+PLACES = ("default", "script", "recipe", "flag")  # of settings; later ones override earlier ones
 # Names of arguments whose texts are secrets, and of those that only look so
 SECRET = re.compile(
     r"(?:token|(?:api|auth|hf|access)_?tokens|pass(?:words?|wd|phrase)|(?:^|_)pwd|secrets?|credentials?|authorization"

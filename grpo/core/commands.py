@@ -35,6 +35,11 @@ def file(name: str) -> str:
     return name if Path.cwd() == ROOT else shlex.quote(str(ROOT / name))
 
 
+def install() -> str:
+    """Return the command that installs all that this project needs."""
+    return 'pip install "lean-grpo[script]"' if INSTALLED else f"pip install -r {file('requirements.txt')}"
+
+
 def launcher() -> str:
     """Return a command's launcher, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
     if {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():  # its launcher's alone

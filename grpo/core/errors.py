@@ -100,7 +100,7 @@ def _install(missing: ModuleNotFoundError) -> str:
     importing = [file for file in frames if not file.startswith("<")]
     if not is_of_a_library(importing[-1]):
         return f"pip install {missing.name}"
-    return 'pip install "lean-grpo[script]"' if INSTALLED else f"pip install -r {commands.file('requirements.txt')}"
+    return commands.install()
 
 
 def _end_in(line: str, process: int | None = None) -> int:

@@ -12,9 +12,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from trl import GRPOConfig
 
 LOCK = "run.lock"  # of a run's directory
@@ -56,13 +57,23 @@ def say(text: str) -> None:
         print(text)
 
 
+def console(**options: Any) -> "Console":
+    """Return rich's console. A closed pipe raises BrokenPipeError, as in print, where rich would end with status 1."""
+    from rich.console import Console  # here: the start of a command does without libraries
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError
+
+    return Piped(**options)
+
+
 def show(*objects: Any, **options: Any) -> None:
     """Print text, tables and panels above a running progress bar, without coloured numbers."""
-    from rich.console import Console  # here: the start of a command does without libraries
-    from tqdm import tqdm
+    from tqdm import tqdm  # here: the start of a command does without libraries
 
     with tqdm.external_write_mode():
-        Console(highlight=False).print(*objects, **options)
+        console(highlight=False).print(*objects, **options)
 
 
 def is_locked(run: Path) -> bool:

@@ -698,7 +698,7 @@ class Config:
     model: "ModelConfig"
     geometry: Geometry
     notes: Sequence[Check]  # automatic decisions, for preflight's table
-    origin: Mapping[str, str]  # setting → script, recipe, flag, or machine (adjusted to it)
+    origin: Mapping[str, str]  # setting → default, script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
     argv: Sequence[str]
     functions: Mapping[str, Mapping[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name

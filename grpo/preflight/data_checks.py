@@ -168,7 +168,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
     alike = len(rows) > 1 and len({same_text(one) for row in rows for one in row}) == 1
     if repeat(rows) or alike:  # labels
-        first = ", ".join(f'"{shorten(share.answer)}" {100 * share.gold:.0f} %' for share in distribution(rows))
+        quoted = ((share, "" if share.others else '"') for share in distribution(rows))
+        first = ", ".join(f"{sign}{shorten(share.answer)}{sign} {100 * share.gold:.0f} %" for share, sign in quoted)
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
         "numbers": kinds["number"],

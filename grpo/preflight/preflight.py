@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.core.processes import is_first_process, say
+from grpo.core.processes import console, is_first_process, say
 from grpo.core.text import for_rich, shorten
 from grpo.preflight import data_checks, model_checks, reward_checks, room, run_checks
 from grpo.preflight.plan import Plan, TrainingPlan
-from grpo.preflight.reward_trial import completions_table, rewards_table
-from grpo.rewarding.registry import refuse_columns_like_parameters
+from grpo.preflight.reward_trial import completions_table, perfect_values, rewards_table
+from grpo.rewarding.registry import penalties, refuse_columns_like_parameters
 from grpo.task.gold import readable
 
 MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's order
@@ -26,7 +25,8 @@ def check(plan: Plan) -> dict[str, float]:
     A dry run prints all of the checks, and the test completions.
 
     Returns:
-        Each reward's value for a perfect completion, by its logged name; empty without training.
+        Each reward's value for a perfect completion, by its logged name, if it pays more for that than for another;
+        empty without training.
 
     Raises:
         UserError: a check failed.
@@ -37,16 +37,15 @@ def check(plan: Plan) -> dict[str, float]:
         if plan.trial.values:
             # rich would wrap the table's title at the table's width
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
-            Console().print("", title, rewards_table(plan.trial), "", sep="\n")
+            console().print("", title, rewards_table(plan.trial), "", sep="\n")
             if dry_run:
-                Console().print(completions_table(plan.trial.texts), "", sep="\n")
+                console().print(completions_table(plan.trial.texts), "", sep="\n")
         print_example(plan.prompt(), readable(plan.first_row["answer"]))
     stop_at_errors(checks)
     if dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
-    perfect = {name: values.get("perfect") for name, values in plan.trial.values.items()}
-    return {name: value for name, value in perfect.items() if isinstance(value, float)}
+    return perfect_values(plan.trial, penalties(plan.rewards))
 
 
 def outcomes(plan: Plan) -> list[Check]:
@@ -82,10 +81,10 @@ def print_checks(checks: Sequence[Check]) -> None:
         remedy = f"\n→ {for_rich(check.remedy)}" if check.remedy else ""
         style = STYLES[check.status]
         table.add_row(f"[{style}]{check.status}[/{style}]", for_rich(check.name), for_rich(check.finding) + remedy)
-    Console().print(table)
+    console().print(table)
 
 
 def print_example(prompt: str, gold: str) -> None:
     """Print a prompt as the model gets it, with its gold answer."""
     title, answer = "a training prompt, as the model gets it", f"gold answer: {for_rich(shorten(gold, 60))}"
-    Console().print(Panel(for_rich(prompt), title=title, title_align="left", subtitle=answer, subtitle_align="left"))
+    console().print(Panel(for_rich(prompt), title=title, title_align="left", subtitle=answer, subtitle_align="left"))

@@ -62,7 +62,8 @@ def about_rewards(plan: TrainingPlan) -> Iterator[Check]:
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {number(first)} to every test completion", remedy)
         elif name not in punishing and prefers_wrong(earned := weighted_sum(plan.trial, [name])):
-            finding = f"wrong answer earns {number(earned['wrong answer'])}, perfect {number(earned['perfect'])}"
+            earns = f"earns {number(earned['wrong answer'])}, the right one {number(earned['perfect'])}"
+            finding = f"a wrong answer in perfect form {earns}"
             remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
             yield Check("warning", title, finding, remedy)
 
@@ -76,7 +77,8 @@ def about_all_rewards(plan: TrainingPlan) -> Iterator[Check]:
     elif total and any(map(works, plan.trial.values.values())):
         finding, remedy = ", ".join(f"{kind} earns {number(value)}" for kind, value in total.items()), ""
         if {"perfect", "wrong answer"} <= total.keys():  # there is a gold answer
-            finding = f"perfect earns {number(total['perfect'])}, wrong answer {number(total['wrong answer'])}"
+            finding = f"perfect earns {number(total['perfect'])}, "
+            finding += f"a wrong answer in perfect form {number(total['wrong answer'])}"
             if total["perfect"] <= total["wrong answer"]:
                 remedy = (
                     "a wrong answer earns no less than the right one; add a correctness reward, or raise its weight"

@@ -1,7 +1,7 @@
 """Try the rewards on test completions of the first training row: a perfect one, and flawed ones."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,22 @@ def wants_every_character(values: Mapping[str, Score]) -> bool:
     right, rewritten = values.get("perfect"), values.get(REWRITTEN)
     pays_less = isinstance(right, float) and isinstance(rewritten, float) and right > rewritten
     return pays_less and values.get(OTHER_GOLD) != right
+
+
+def perfect_values(trial: Trial, penalties: Collection[str]) -> dict[str, float]:
+    """Return what rewards pay for a perfect completion, without those that pay no more for it than for any other.
+
+    Such a reward judges something that a perfect completion of the format does not show, such as a whole JSON object.
+
+    Args:
+        penalties: rewards that pay 0 at most.
+    """
+    found = {}
+    for name, values in trial.values.items():
+        perfect, numbers = values.get("perfect"), [value for value in values.values() if isinstance(value, float)]
+        if isinstance(perfect, float) and (name in penalties or perfect > min(numbers)):
+            found[name] = perfect
+    return found
 
 
 def works(values: Mapping[str, Score]) -> bool:

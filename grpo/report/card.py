@@ -129,6 +129,16 @@ def code_span(text: str) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
+def of_repository(text: str, repository: str) -> str:
+    """Return a card whose quick start, which TRL wrote before anybody published, loads this repository.
+
+    >>> of_repository('pipeline("text-generation", model="your-name/run", device_map="auto")', "me/x")
+    'pipeline("text-generation", model="me/x", device_map="auto")'
+    """
+    loads = re.compile(r'(pipeline\("text-generation", model=")[^"\n]*(?=")')
+    return loads.sub(lambda found: found[1] + repository, text, count=1)
+
+
 def is_hub_id(name: str) -> bool:
     """True if a repository of the Hub may have this name."""
     with contextlib.suppress(HFValidationError):

@@ -11,6 +11,7 @@ from grpo.results import measures
 from grpo.results.measures import is_of_evaluation
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*"  # besides measures of the evaluation
+TOTALS = r"num_tokens|num_input_tokens_seen|total_flos|epoch|skipped_steps"  # counted since the start of the run
 # Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
 LOGGED_BY_LIBRARIES = re.compile(
     r"step|epoch|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
@@ -23,12 +24,13 @@ LOGGED_BY_LIBRARIES = re.compile(
 
 @dataclass(frozen=True)
 class Curve:
-    """A logged number by optimizer step, with a band around it (`lows` … `highs`)."""
+    """A logged number by optimizer step, with a band around it (`lows` … `highs`); `is_total`: a running total."""
 
     steps: list[int]
     values: list[float]
     lows: list[float]
     highs: list[float]
+    is_total: bool = False
 
     @property
     def tenth(self) -> int:
@@ -37,13 +39,15 @@ class Curve:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Means over the first and the last tenth of the run, since single values jump."""
+        """Means over the first and the last tenth of the run, since single values jump; of a total the values."""
+        if self.is_total:
+            return self.values[0], self.values[-1]
         return fmean(self.values[: self.tenth]), fmean(self.values[-self.tenth :])
 
     @property
     def window(self) -> int:
         """The number of logs in the running mean that smooths a long run; 1: no smoothing."""
-        return 2 * min(len(self.values) // 40, 50) + 1
+        return 1 if self.is_total else 2 * min(len(self.values) // 40, 50) + 1
 
     @property
     def running_mean(self) -> list[float]:
@@ -65,7 +69,11 @@ def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
                 low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
             factor = factors.get(re.sub("_(low|high)$", "", key)) or (100 if re.fullmatch(PER_CENT, key) else 1)
             points.setdefault(key, []).append((line["step"], factor * value, factor * low, factor * high))
-    return {key: Curve(*map(list, zip(*points_of_key, strict=True))) for key, points_of_key in points.items()}
+    curves = {}
+    for key, points_of_key in points.items():
+        steps, values, lows, highs = map(list, zip(*points_of_key, strict=True))
+        curves[key] = Curve(steps, values, lows, highs, is_total=re.fullmatch(TOTALS, key) is not None)
+    return curves
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Check access to the Hub before training, and upload a run afterwards."""
 
+import os
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,8 +13,10 @@ from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.directories import is_run
 from grpo.core.errors import UserError, one_line
+from grpo.core.jsonfiles import read_value
 from grpo.core.text import counted, human_bytes, printable
 from grpo.report import public
+from grpo.report.card import is_hub_id
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
 
@@ -54,11 +57,19 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
     if not any(name.endswith(".safetensors") for name in public.files_of(run)):
         raise UserError(f"publish: {str(run)!r} holds no trained model; name a finished run")
     _check_name(name, "publish")
+    if base := _local_base(run):
+        print(
+            printable(
+                f"note: the adapter's base model {base!r} is on this machine only, where no reader has it; publish "
+                f"the merged model instead: {commands.tool('merge', str(run))}"
+            )
+        )
     command = commands.tool("publish", str(run), name)
     with (
         tempfile.TemporaryDirectory() as folder,
         one_line("the upload failed (", f"); the run is complete in {run}; to upload it: {command}"),
     ):
+        name = name if "/" in name else f"{HfApi().whoami()['name']}/{name}"  # as the card names it
         public.copy(run, Path(folder), name)
         print(_listed(Path(folder)))
         repository = HfApi().create_repo(name, exist_ok=True)
@@ -66,6 +77,12 @@ def publish(run: Path, name: str, revision: str | None = None) -> str:
             repo_id=repository.repo_id, folder_path=folder, commit_message=f"Upload {run.name}", revision=revision
         )
     return str(repository)
+
+
+def _local_base(run: Path) -> str:
+    """Return the base model of an adapter if it is no repository of the Hub, but a directory; else ""."""
+    base = str(read_value(run / "adapter_config.json", "base_model_name_or_path") or "")
+    return base if base and (os.path.isdir(base) or not is_hub_id(base)) else ""
 
 
 def _listed(folder: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from grpo.core.jsonfiles import read_lines, read_object, read_value, write_json, write_lines, write_text
 from grpo.core.text import anonymous, owners
 from grpo.report import contents
+from grpo.report.card import of_repository
 from grpo.report.files import read_run
 from grpo.report.report import write_page
 
@@ -120,7 +121,8 @@ def copy(run: Path, folder: Path, repository: str = "") -> None:
         elif path.suffix == ".jsonl":
             _copy_changed(path, target, read_lines, partial(_mapped, change=hide), write_lines)
         else:
-            write_text(target, hide(path.read_text(encoding="utf-8", errors="replace")))
+            text = hide(path.read_text(encoding="utf-8", errors="replace"))
+            write_text(target, of_repository(text, repository) if repository else text)
     if "run.json" in files:
         write_json(folder / "run.json", _public_record(record, hide))
     if "report.html" in files:

@@ -78,7 +78,7 @@ def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
         if [one.answer for one in of_evaluation] == golds
     }
     shares = distribution(golds, given)
-    return shares, max(shares, key=lambda share: share.gold)
+    return shares, max((share for share in shares if not share.others), key=lambda share: share.gold)
 
 
 def _duration(seconds: float) -> str:

@@ -17,11 +17,23 @@ from rewards import Gold
 CHARACTERS = 1200  # most characters of a question or a completion
 
 
-def show_answer(title: str, question: str, text: str, read: str, gold: Gold | None, notes: Sequence[str]) -> None:
-    """Show a completion with its question, `how_read` of its answer, the gold answer and notes."""
+def show_answer(
+    title: str,
+    question: str,
+    text: str,
+    read: str,
+    gold: Gold | None,
+    notes: Sequence[str],
+    reader: str = "answer read",
+) -> None:
+    """Show a completion with its question, `how_read` of its answer, the gold answer and notes.
+
+    Args:
+        reader: by whom: by the lenient rule, or in training samples by the correctness reward.
+    """
     text = text.strip()
     question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
-    parts = [f"answer read: {for_rich(shorten(read, 80))}"]
+    parts = [f"{reader}: {for_rich(shorten(read, 80))}"]
     if gold is not None:
         parts.append(f"[green]gold: {for_rich(shorten(readable(gold), 80))}[/green]")
     notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]

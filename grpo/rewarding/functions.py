@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,8 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
     module_name, _, attribute = name.rpartition(".")
     if not module_name:
         raise UserError(f"{setting}: {name!r} is not a function of the script, or of a file (my_file.my_function)")
-    file = f"{module_name.replace('.', '/')}.py"
+    is_path = os.sep in module_name  # ./my_file.my_function, as a shell completes it
+    file = f"{os.path.normpath(module_name) if is_path else module_name.replace('.', os.sep)}.py"
     if not allowed:
         trust = "if you trust it, use --allow_custom_rewards true"
         raise UserError(f"{setting}: {name!r} runs the code of {file}; {trust}")

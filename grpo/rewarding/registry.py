@@ -31,14 +31,20 @@ MORE_REWARDS = ROOT / "examples" / "more_rewards.py"
 MAKERS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")
 
 
-def shipped() -> Rewards:
+def shipped(names: Collection[str] | None = None) -> Rewards:
     """Return the rewards that are found by their names: the five, the judge's, and those of examples/more_rewards.py.
+
+    Args:
+        names: those that are needed; the file of the others is read only for a name that is not here. None: all.
 
     Raises:
         UserError: the file of the others raises.
     """
-    more = run_file(MORE_REWARDS, "reward_funcs").REWARD_FUNCS
-    return {**REWARD_FUNCS, "judge_reward_func": judge_reward_func, **more}
+    here = {**REWARD_FUNCS, "judge_reward_func": judge_reward_func}
+    elsewhere = [name for name in names or () if not (name in here or name in MAKERS or "." in name)]
+    if not MORE_REWARDS.exists() or (names is not None and not elsewhere):
+        return here
+    return {**here, **run_file(MORE_REWARDS, "reward_funcs").REWARD_FUNCS}
 
 
 def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
@@ -86,7 +92,9 @@ def load_rewards(config: Config, task: Task) -> Rewards:
     if not isinstance(args, Mapping):
         raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
     # a function in HYPERPARAMETERS replaces a shipped one of its name; others of the script do not
-    known = {**functions_of_script(config, script.reward_funcs), **shipped(), **config.functions["reward_funcs"]}
+    own, of_script = config.functions["reward_funcs"], functions_of_script(config, script.reward_funcs)
+    names = [name for name in script.reward_funcs if name not in {*own, *of_script}]
+    known = {**of_script, **shipped(names), **own}
     follow = parameters_of_run(task, config.completion_limit)
     return rewards_by_name(script.reward_funcs, args, follow, known, script.allow_custom_rewards)
 
@@ -134,7 +142,9 @@ def rewards_by_name(
             function = function_of_file(name, "reward_funcs", allow_files)
             reward = _with_parameters(function, {**unused.pop(logged_name(function), {}), **given}, follow)
         else:
-            raise UserError(f"reward_funcs: {name!r} is not a reward{_where_rewards_are(name, [*known, *MAKERS])}")
+            missing = "" if MORE_REWARDS.exists() else f" ({MORE_REWARDS}, which has more, does not exist)"
+            hint = _where_rewards_are(name, [*known, *MAKERS])
+            raise UserError(f"reward_funcs: {name!r} is not a reward{missing}{hint}")
         logged = logged_name(reward)
         if logged in rewards:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")

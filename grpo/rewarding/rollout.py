@@ -5,7 +5,7 @@ A function that fails on a row gives a Fault there, whatever it raises or return
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,7 +176,10 @@ def _of_the_reward(error: BaseException) -> BaseException:
 
 def _numbers(result: Any, count: int) -> Values:
     """Convert a reward's result to a list of `count` numbers (or None). Raise WrongResult for anything else."""
+    keyed = hasattr(result, "keys") and not hasattr(result, "tolist")  # iterated, a mapping gives its keys
     try:
+        if keyed or isinstance(result, Set | bytes):  # a set has no order, and bytes are numbers
+            raise TypeError
         values = [value if value is None else float(value + 0) for value in result]  # + 0: "1" is not a number
     except (TypeError, ValueError):
         values = []

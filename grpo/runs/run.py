@@ -268,8 +268,15 @@ class Run:
     def how_to_resume(self) -> str:
         """Return the command that continues a run that ended early."""
         if not checkpoints.newest(self.output)[0]:
+            if self._trained and any(self.output.glob("*.safetensors")):
+                return (
+                    f"Its model is saved in {self.output}, and no checkpoint to resume from. {self._how_to_report()}"
+                )
             return "There is no checkpoint to resume from"
         return f"To resume: {commands.resume(record.started(self.config), self.output)}"
+
+    def _how_to_report(self) -> str:
+        return f"To draw its report: {commands.tool('report', str(self.output))}"
 
     def next_steps(self, written: Path) -> str:
         """Return the next steps with a finished run, as commands to copy."""
@@ -374,9 +381,9 @@ class Run:
                 raise self._of_another(*failed) from None
             self._break_off(f"interrupted{by}")
             what_next = self.how_to_resume()
-            if self._ended and not self.stopped:
-                report_again = commands.tool("report", str(self.output))
-                what_next = f"The run had ended, and its results are saved. To draw its report: {report_again}"
+            compared = self._trained and (self.output / "comparison.json").exists()  # a resumed run moves the old one
+            if (self._ended or compared) and not self.stopped:
+                what_next = f"The run had ended, and its results are saved. {self._how_to_report()}"
             raise Interrupted(f"{by}. {what_next}", getattr(error, "status", 128 + number)) from None
         except Exception as error:
             self._signalled = True

@@ -21,13 +21,13 @@ Given = Sequence[str]  # answers to questions, in their order
 
 
 def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> str:
-    """Say which answer was read from a completion: the answer, or the whole completion.
+    """Say which answer was read from a completion: the answer, which may be all of it, or that nothing marks one.
 
     Args:
         judged: what the lenient rule read, which is shown if nothing marks the answer.
 
     >>> how_read("So it is\\n<answer>7</answer>", "7", "xml"), how_read("billing", "billing", "text")
-    ('7', 'the whole completion')
+    ('7', 'billing')
     >>> how_read("It is 7", "It is 7", "xml"), how_read("<answer></answer>", "", "xml")
     ('the whole completion, as nothing marks the answer', 'nothing')
     >>> how_read("So it is 7 in all", "So it is 7 in all", "xml", "7")
@@ -38,7 +38,7 @@ def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> s
     if read != text.strip() or (pattern != "text" and find_answer(text, pattern) is not None):
         return read
     if pattern == "text":
-        return WHOLE
+        return read
     return f"{judged if judged and len(judged) < len(text.strip()) else WHOLE}, as nothing marks the answer"
 
 
@@ -48,11 +48,15 @@ def same_text(answer: str) -> str:
 
 
 class Share(NamedTuple):
-    """An answer, as it is first written, with its share of the gold answers and of each evaluation, in [0, 1]."""
+    """An answer, as it is first written, with its share of the gold answers and of each evaluation, in [0, 1].
+
+    With `others` above 0 it is that of so many other answers together, which nobody can give.
+    """
 
     answer: str
     gold: float
     given: dict[str, float]
+    others: int = 0
 
 
 def repeat(golds: Sequence[Gold | None]) -> bool:
@@ -80,7 +84,7 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
         given: the answers of each evaluation to the same questions, by its name.
 
     >>> distribution(["A", "B", "A"], {"after": ["a.", "A", "C"]})[0]
-    Share(answer='A', gold=0.6666666666666666, given={'after': 0.6666666666666666})
+    Share(answer='A', gold=0.6666666666666666, given={'after': 0.6666666666666666}, others=0)
     """
     written: dict[str, str] = {}
     first = _first_alternatives(golds)
@@ -101,6 +105,7 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
         frequent = sorted(
             ranked, key=lambda key: -max(of_golds[key], *(counts[key] for counts in by_name.values()), 0)
         )
+        frequent = [ranked[0], *(key for key in frequent if key != ranked[0])]  # the most frequent gold answer first
         ranked = [key for key in ranked if key in frequent[: SHOWN - 1]]
     size = len(golds)
     shares = [
@@ -109,7 +114,7 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
     ]
     if others := len(written) - len(ranked):
         rest = {name: 1 - sum(share.given[name] for share in shares) for name in by_name}
-        shares.append(Share(f"{others} others", 1 - sum(share.gold for share in shares), rest))
+        shares.append(Share(f"{others} others", 1 - sum(share.gold for share in shares), rest, others))
     return shares
 
 

@@ -5,7 +5,9 @@ Chat models get messages, models without a chat template the same as one text. N
 
 import dataclasses
 import itertools
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,6 +172,11 @@ def choose_prompt(
     else:
         raise UserError(f"prompt_format: {prompt_format!r} is unknown; use {' or '.join(formats)}")
     written = has_words and not _is_shipped(chosen)
+    if system_prompt and os.path.isfile(system_prompt):
+        file = shlex.quote(system_prompt)
+        raise UserError(
+            f'system_prompt: {system_prompt!r} is a file; for its text, use --system_prompt "$(cat {file})"'
+        )
     if system_prompt is not None:
         if written and place == places["system_prompt"]:
             raise UserError(f"system_prompt: {label} is another system prompt, of the same {place}; drop one of them")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from exact_answers import Verdict, extract_answer, grade
+from exact_answers import Verdict, extract_answer
+from exact_answers.verdict import grade_any
 from grpo.core.checklist import Check
 from grpo.core.errors import USERS_ERRORS, WrongResult
 from grpo.core.out_of_memory import is_out_of_memory
@@ -116,13 +117,11 @@ class Task:
         return bool(verdict)
 
     def _by_lenient_rule(self, text: str, row: Mapping[str, Any]) -> Verdict | None:
-        """Return the lenient rule's verdict on the first right alternative, else on the first one; None without."""
-        golds = alternatives(row.get("answer"))
-        key = text, self.prompt.pattern, tuple(golds)
+        """Return the lenient rule's verdict; None without a gold answer."""
+        golds = tuple(alternatives(row.get("answer")))
+        key = text, self.prompt.pattern, golds
         if key not in self._verdicts:
-            verdicts = [grade(text, gold, self.prompt.pattern) for gold in golds]
-            right = (verdict for verdict in verdicts if verdict.right)
-            self._verdicts[key] = next(right, verdicts[0] if verdicts else None)
+            self._verdicts[key] = grade_any(text, golds, self.prompt.pattern) if golds else None
         return self._verdicts[key]
 
     def grade(self, text: str, row: Mapping[str, Any], lenient: bool | None = None) -> Grade:

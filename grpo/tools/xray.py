@@ -27,6 +27,7 @@ from grpo.results.measures import REWARD, Measure, of_reward
 from grpo.results.readers import read_record
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
+from grpo.task.given import WHOLE
 from grpo.task.gold import alternatives, read_column, readable
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
@@ -107,7 +108,9 @@ def task_of(file: Path) -> Task:
 
 def scored(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
     """Return the answers with the values of the named rewards, and their sum."""
-    rewards = registry.rewards_by_name(names, {}, registry.parameters_of_run(task, 0), registry.shipped(), allow_files)
+    rewards = registry.rewards_by_name(
+        names, {}, registry.parameters_of_run(task, 0), registry.shipped(names), allow_files
+    )
     for name, reward in rewards.items():
         needed = ""
         if "completion_ids" in inspect.signature(reward).parameters:
@@ -159,8 +162,10 @@ def print_findings(answers: Mapping[int, Answer], task: Task, heading: str) -> N
         print(f"\n{kind} ({len(numbers)} of {len(answers)})")
         for number in numbers[:MAX_LISTED]:
             answer = answers[number]
-            read = answer.how_read(task.prompt.pattern)
-            parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {shorten(read, 60)}"]
+            read = shorten(answer.how_read(task.prompt.pattern), 60)
+            if read.startswith(WHOLE):  # which no line shows otherwise
+                read = f"{shorten(answer.completion, 60)} ({read})"
+            parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {read}"]
             parts += [answer.verdict] if answer.why else []
             for name, measure in columns.items():
                 parts.append(f"{name} {'–' if (value := measure.of(answer)) is None else with_minus(value, 'zg')}")

@@ -296,10 +296,21 @@ def _entropies(seen: History) -> tuple[float, float]:
 
 
 def _entropy_collapse(seen: History) -> str | None:
+    """Return a sentence if entropy fell and most groups no longer differ; with mixed groups a run learns on."""
     first, last = _entropies(seen)
-    if last < 0.1 * first:
-        return f"entropy fell from {first:.3f} to {last:.4f} nats a token: the policy stopped exploring"
-    return None
+    alike, right = (_lately(seen, key) for key in ("frac_reward_zero_std", "groups/all_right"))
+    if not last < 0.1 * first or not alike >= MOSTLY or right >= MOSTLY:
+        return None
+    return (
+        f"entropy fell from {first:.3f} to {last:.4f} nats a token, and in {_percent(alike)} of the groups all "
+        "completions earned the same: the policy stopped exploring"
+    )
+
+
+def _lately(seen: History, key: str) -> float:
+    """Return the mean of the metric in the last ENTROPY_WINDOW rollouts; NaN without values."""
+    values = seen.logged(key)[-ENTROPY_WINDOW:]
+    return fmean(values) if values else math.nan
 
 
 def _entropy_runaway(seen: History) -> str | None:

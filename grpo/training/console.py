@@ -21,7 +21,7 @@ from grpo.results.printing import show_answer
 from grpo.task.given import how_read
 from grpo.task.prompts import last_text
 from grpo.task.task import Task
-from rewards import Gold, completion_text
+from rewards import Gold, completion_text, correctness_reward_func
 
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # besides the rewards
 ROWS = 20  # lines under one header
@@ -127,7 +127,9 @@ class Progress(TrainerCallback):
             scores = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
             notes = [f"advantage {decimals(advantages[index], 2, '+')}", *scores]
             read = how_read(text, self.task.answer(text), self.task.prompt.pattern)
-            show_answer(f"a sample of step {step}", question, text, read, self.golds.get(question), notes)
+            # held-out answers are read by the lenient rule, too
+            reader = "correctness reads" if correctness_reward_func.__name__ in rewards else "strict reading"
+            show_answer(f"a sample of step {step}", question, text, read, self.golds.get(question), notes, reader)
             self._rows = 0  # a header follows
 
 

@@ -243,7 +243,15 @@ SLIPS = {  # words of the error
     "--config demo --config math": "more than one recipe",
     "--config": "config:",
     "--seed": "seed:",
-    "--report_to tensorboard wandb": "'wandb' follows no flag",
+    "--report_to tensorboard wandb": "'wandb' follows no flag; write --report_to tensorboard,wandb",
+    "--report_to none --report_to wandb trackio": "write --report_to wandb,trackio",
+    "--system_prompt Be brief": "'brief' follows no flag; write settings as --flag value, a text",
+    "--reward_funcs a_reward,another": "reward_funcs: separate its values by spaces: --reward_funcs a_reward another",
+    "--reward_funcs [a_reward, another]": "by spaces: --reward_funcs a_reward another",
+    "--reward_funcs=['a_reward','another']": "by spaces: --reward_funcs a_reward another",
+    "--reward-weights 1,0.5": "by spaces: --reward_weights 1 0.5",
+    "--lora_target_modules q_proj,v_proj": "by spaces: --lora_target_modules q_proj v_proj",
+    "--debug [underflow_overflow,tpu_metrics_debug]": "by spaces: --debug underflow_overflow tpu_metrics_debug",
     "demo": "--config demo",
     "--wandb_api_key=aB3aB3": "--wandb_api_key: no such flag",
     "--hub_token aB3aB3": "hub_token:",
@@ -263,7 +271,26 @@ BROKEN = {  # a recipe: words of the error
     "bf16: perhaps": "bf16:",
     "max_steps: {a: 1}": "max_steps:",
     "hub_token: aB3aB3": "hub_token:",
+    "reward_funcs: a, b": "reward_funcs: 'a, b' is one text; write a list: [a, b]",
+    "reward_weights: '1 2'": "reward_weights: '1 2' is one text; write a list: [1, 2]",
+    "lora_target_modules: [q_proj v_proj]": "lora_target_modules: 'q_proj v_proj' is one text",
+    "seed: 1\nbeta: 0.1\nseed: 2": "config:",  # YAML itself takes the last one
+    "model_init_kwargs: {dtype: auto, dtype: float32}": "config:",
 }
+
+
+@pytest.mark.parametrize("key", ["seed", "dtype", "prompt_format"])
+def test_a_key_that_a_recipe_has_twice_is_named(key, tmp_path, capsys):
+    nested = "model_init_kwargs:\n  dtype: auto\n  dtype: auto\n" if key == "dtype" else f"{key}: 1\n{key}: 1\n"
+    assert train_grpo.main(["--config", recipe(tmp_path, nested)]) == 2
+    assert f"it has {key!r} twice; drop one of them" in capsys.readouterr().err
+
+
+def test_a_list_setting_takes_patterns(capsys):
+    """Of `lora_target_modules` one value may be a regular expression, with commas and brackets."""
+    for pattern in (r"model\.layers\.[0-9]+\.(q|v)_proj", r".*\.[0-9]{1,2}\.q_proj", "all-linear"):
+        config = configure(INLINE, [*CPU, "--use_peft", "true", "--lora_target_modules", pattern])
+        assert config.model.lora_target_modules in (pattern, [pattern])
 
 
 @pytest.mark.parametrize("text", BROKEN)

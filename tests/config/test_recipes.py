@@ -171,6 +171,18 @@ def test_a_recipe_and_its_files_are_found_from_any_directory_and_have_no_warning
     assert "Dry run: no warnings, no error" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_shipped_models_and_data_are_found_from_any_directory(inline):
+    named = {"model_name_or_path": "assets/short_answers/model", "dataset_name": "assets/demo/train.jsonl"}
+    flags = [word for key, value in named.items() for word in (f"--{key}", value)]
+    found = read(train_grpo.HYPERPARAMETERS | (named if inline else {}), [] if inline else flags).settings
+    assert {key: found[key] for key in named} == {key: str(ROOT / name) for key, name in named.items()}
+    Path("assets/demo").mkdir(parents=True)
+    Path("assets/demo/train.jsonl").touch()  # one's own comes first
+    found = read(train_grpo.HYPERPARAMETERS | (named if inline else {}), [] if inline else flags).settings
+    assert found["dataset_name"] == named["dataset_name"]
+
+
 # --- MATH's format: problem, level, type, and a worked solution whose last \\boxed{} is the answer
 
 MATH = {  # our own problems: their solutions and answers

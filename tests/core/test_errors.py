@@ -15,6 +15,7 @@ import exact_answers
 import rewards
 from grpo.core import errors as core_errors
 from grpo.core.errors import UserError, is_of_a_library, one_line, run_main
+from grpo.core.processes import show
 from lean_grpo import packing
 
 
@@ -103,6 +104,15 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", stdout)
         assert run_main(lambda: prints("a line")) == 141
     assert capsys.readouterr().err == ""
+
+
+def test_a_table_for_a_reader_that_has_gone_ends_it_the_same_way(monkeypatch):
+    """rich would end the program itself, with status 1."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert run_main(lambda: show("a line") or 0) == 141
 
 
 def test_what_a_library_says_is_quoted_in_one_line():

@@ -17,7 +17,7 @@ from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
-import exact_answers
+from exact_answers.verdict import grade_any
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, HeldOut
@@ -141,12 +141,12 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
 def test_the_lenient_rule_is_asked_once_a_completion(demo, questions, monkeypatch):
     """By accuracy, by the grade and by the reward together."""
     asked = []
-    monkeypatch.setattr("grpo.task.task.grade", lambda *of: asked.append(of) or exact_answers.grade(*of))
+    monkeypatch.setattr("grpo.task.task.grade_any", lambda *of: asked.append(of) or grade_any(*of))
     task = Task(XML)
     rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
     four = questions.select(range(4))
     answers = measure(*demo, four, task, rewards=rewards, samples=2).answers
-    texts = [(text, one.answer, "xml") for one in answers for text in (one.completion, *one.samples)]
+    texts = [(text, (one.answer,), "xml") for one in answers for text in (one.completion, *one.samples)]
     assert asked == list(dict.fromkeys(texts)) and all(one.why for one in answers)
 
 

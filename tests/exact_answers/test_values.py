@@ -1,5 +1,6 @@
 """Values are compared exactly, however they are written: numbers, formulas, amounts with units."""
 
+import itertools
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exact_answers import grade, is_right, last_number
+from exact_answers.verdict import grade_any
 
 
 def test_different_formulas_are_never_the_same():
@@ -187,6 +189,54 @@ def test_a_verdict_says_what_was_read_and_why():
     ]:
         verdict = grade(text, gold)
         assert (verdict.read, verdict.why) == (read, why) and verdict.right == (text == "<answer>72 clips</answer>")
+
+
+NAMES = ["billing", "Delivery", "not_entailment", "e-mail", "New York", "上海", "दिल्ली", "covid19"]
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.", '"{}"', "<answer>{}</answer>", "It is {}.", "**{}**"])
+@pytest.mark.parametrize(("text", "gold"), list(itertools.permutations(NAMES, 2)))
+def test_another_name_is_understood_and_wrong(text, gold, form):
+    verdict = grade(form.format(text), gold)
+    assert not verdict.right and verdict.why == "value" and text in verdict.read
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("I don't know", "Paris"),
+        ("maybe", "Paris"),
+        ("not London", "Paris"),
+        ("London or Rome", "Paris"),
+        ("London, Rome", "Paris"),
+        ("Delivery issue", "Delivery"),  # a person may take it
+        ("delivery billing", "Delivery"),
+        ("答案北京", "北京"),
+        ("May 4, 2020", "4 May 2020"),
+        ("1", "first"),
+        ("a long story about a parcel", "Delivery"),
+        ("", "Delivery"),
+        ("spam", "6"),
+        ("banana", "B"),
+    ],
+)
+def test_what_may_mean_the_same_is_not_understood(text, gold):
+    verdict = grade(text, gold, "text")
+    assert not verdict.right and verdict.why == "not understood"
+
+
+@pytest.mark.parametrize(
+    ("text", "golds", "right", "why"),
+    [
+        ("London", ["75001", "Paris"], False, "value"),
+        ("London", ["Paris", "75001"], False, "value"),
+        ("Now we divide.", ["72", "71"], False, "not understood"),
+        ("Paris", ["London", "75001", "Paris"], True, "value"),
+    ],
+)
+def test_of_several_gold_answers_the_one_that_tells_most_counts(text, golds, right, why):
+    verdict = grade_any(text, golds)
+    assert (verdict.right, verdict.why) == (right, why)
 
 
 def test_the_last_number_is_the_one_that_is_claimed():

@@ -146,7 +146,7 @@ def wrong_is_better(completions, answer, **kwargs):
 
 def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
     check = checked({"wrong_is_better": wrong_is_better, **FIVE})["reward wrong_is_better"]
-    assert check.status == "warning" and "wrong answer earns 2, perfect 0" in check.finding
+    assert check.status == "warning" and "a wrong answer in perfect form earns 2, the right one 0" in check.finding
     assert "reward wrong_is_better" not in checked({"wrong_is_better": wrong_is_better}, wrong_is_better=-1.0)
 
 
@@ -156,7 +156,7 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
     rewards["length_reward_func"] = more_rewards.length_reward_func
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
         by_name = checked(rewards, row={**ROW, "answer": gold}, reasoning=reasoning)
-        assert not any("wrong answer earns" in by_name[name].finding for name in by_name if name != "all rewards")
+        assert not any("form earns" in by_name[name].finding for name in by_name if name != "all rewards")
 
 
 def test_the_test_completions_are_shown_within_80_columns(capsys):
@@ -179,7 +179,7 @@ def test_a_fault_costs_the_sum_of_its_completion_alone():
     total = weighted_sum(plan.trial)
     assert total == {"perfect": 2.5, "wrong answer": 0.5, "no tags": 0.0, "extra text": 0.5}
     (check,) = reward_checks.about_all_rewards(plan)
-    assert (check.status, check.finding) == ("ok", "perfect earns 2.5, wrong answer 0.5")
+    assert (check.status, check.finding) == ("ok", "perfect earns 2.5, a wrong answer in perfect form 0.5")
 
 
 LABELS = SimpleNamespace(wrong_answer="account")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from grpo.preflight import reward_trial
-from grpo.preflight.reward_trial import perturbed, try_rewards
+from grpo.preflight.reward_trial import Trial, perfect_values, perturbed, try_rewards
 from grpo.rewarding.registry import parameters_of_run, rewards_by_name, shipped
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
@@ -43,6 +43,21 @@ def test_each_reward_is_tried_on_all_of_them():
     )
     without_gold = try_out({**ROW, "answer": None}, "", soft=REWARD_FUNCS["soft_format_reward_func"])
     assert without_gold["soft"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
+
+
+def test_what_a_perfect_answer_earns_is_known_only_where_it_earns_more_than_another():
+    """A fragment of JSON earned 0 from the reward of whole objects, and the report drew a line at 0 below 0.9."""
+
+    def rewards_long(completions, **kwargs):
+        return [-1.0 if REWARD_FUNCS["soft_format_reward_func"]([each])[0] else 0.0 for each in completions]
+
+    def punishes(completions, **kwargs):
+        return [0.0] * len(completions)
+
+    none = {"none": lambda completions, **kwargs: [0.0] * len(completions)}
+    tried = try_out(**FIVE, **none, constant=constant, rewards_long=rewards_long, punishes=punishes)
+    known = perfect_values(Trial(values=tried), {"punishes"})
+    assert known == {name: tried[name]["perfect"] for name in FIVE} | {"punishes": 0.0}
 
 
 def test_rewards_get_what_trl_gives_them():

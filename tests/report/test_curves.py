@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from trl.trainer import grpo_trainer
 
 from grpo.report.curves import is_a_rewards_own, read_curves
@@ -30,6 +31,13 @@ def test_a_curve_has_its_points_and_its_band():
     assert reward.ends == (1.0, 3.0)
     logs = [{"step": step, "reward": float(step % 2)} for step in range(29)]
     assert read_curves(logs)["reward"].ends == (0.5, 0.5)  # single values would say 0 → 0
+
+
+@pytest.mark.parametrize("key", ["num_tokens", "num_input_tokens_seen", "skipped_steps", "epoch"])
+def test_a_running_total_ends_with_its_last_value(key):
+    """Tokens so far were shown as 206,596, the mean of the last tenth, of 213,863."""
+    curve = read_curves([{"step": step, key: 10.0 * step, "loss": 10.0 * step} for step in range(1, 101)])[key]
+    assert curve.ends == (10.0, 1000.0) and curve.running_mean == curve.values
 
 
 def test_no_number_of_trl_passes_for_a_rewards_own():

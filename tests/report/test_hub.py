@@ -126,6 +126,31 @@ def test_offline_is_one_line_before_training(tiny_run, capfd):
     assert "push_to_hub: " in error_of(capfd)
 
 
+@pytest.mark.parametrize(
+    ("name", "full"), [("me/y", "me/y"), ("an-organization/y", "an-organization/y"), ("y", "me/y")]
+)
+def test_the_uploaded_card_loads_the_published_model(name, full, learned, server):
+    """Found with TRL's `your-name/…`, which is nobody's."""
+    card = learned.copy() / "README.md"
+    quick_start = 'pipeline("text-generation", model="{}", device_map="auto")'
+    assert "pipeline(" in card.read_text()
+    assert tool(["publish", "run", name]) == 0
+    (files,) = server.files.values()
+    published = quick_start.format(full)
+    assert published in files["README.md"].decode() and published not in card.read_text()
+
+
+@pytest.mark.parametrize(
+    ("base", "local"), [("/srv/base", True), ("assets/demo/model", True), ("run", True), ("me/base", False)]
+)
+def test_an_adapter_whose_base_is_a_directory_is_published_with_a_line(base, local, learned_adapter, server, capfd):
+    path = learned_adapter.copy() / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": base}))
+    assert tool(["publish", "run", "me/y"]) == 0
+    said = f"note: the adapter's base model {base!r} is on this machine only"
+    assert (said in capfd.readouterr().out) is local
+
+
 def test_an_adapter_names_its_model_and_not_where_it_is(learned_adapter, server):
     learned_adapter.copy()
     assert tool(["publish", "run", "me/y"]) == 0

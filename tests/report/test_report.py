@@ -81,9 +81,12 @@ def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     assert "date 0.25 0.75 +0.50 +0.10 to +0.90" in text
 
 
-def label_run(run, after, pattern="text", **record):
+TICKETS = ["billing"] * 8 + ["account"] * 6 + ["broken"] * 6
+
+
+def label_run(run, after, pattern="text", golds=TICKETS, **record):
     """Answers to twenty tickets before and after training, without a format."""
-    golds, answers = ["billing"] * 8 + ["account"] * 6 + ["broken"] * 6, {"before": ["billing"] * 20, "after": after}
+    answers = {"before": ["billing"] * 20, "after": after}
     for when, texts in answers.items():
         rows = [
             {"question": f"ticket {at}", "answer": gold, "completion": text, "read": text, "truncated": False}
@@ -104,13 +107,18 @@ def test_labels_are_read_whole_and_their_shares_shown(run, undrawn):
     assert "Always answering “billing” would be right on 40.0 %." in text
     for row in ("billing 40.0 100.0 40.0", "account 30.0 0.0 45.0", "broken 30.0 0.0 0.0", "odd 0.0 0.0 15.0"):
         assert row in text
-    assert "answer read: the whole completion" in text and "nothing marks" not in text and "Format" not in text
+    assert "answer read: billing" in text and "nothing marks" not in text and "Format" not in text
     assert "Accuracy, strict" in text and "exactly the gold answer" in text and "in its place" not in text
 
 
 def test_strict_is_not_shown_where_it_is_the_judges_verdict_again(run, undrawn):
     text = label_run(run, ["billing"] * 20, judge="mine.f")
     assert "right by mine.f" in text and "Accuracy, strict" not in text
+
+
+def test_always_answering_names_an_answer_and_never_the_others_together(run, undrawn):
+    text = label_run(run, ["odd"] * 20, golds=["24"] * 4 + [str(n) for n in (1, 2, 3, 4, 5, 6, 7, 8) for _ in "ab"])
+    assert "Always answering “24” would be right on 20.0 %." in text and "4 others" in text
 
 
 def test_numbers_that_happen_to_recur_are_no_labels(run, undrawn):

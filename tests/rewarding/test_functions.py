@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def test_files_in_folders_and_the_examples_are_known_from_any_directory():
     Path("a_package/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
     assert loaded("a_package.inner.deep")(completions=["ab"]) == [1.0]
     assert loaded("examples.countdown.value")(expression="2 * (3 + 7)") == 20
+
+
+def test_a_files_path_is_a_name_too_and_its_place_is_shown():
+    Path("a.folder").mkdir()
+    Path("a.folder/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
+    for name in ("a.folder/inner.deep", "./a.folder/inner.deep", f"{Path.cwd()}/a.folder/inner.deep"):
+        assert loaded(name)(completions=["ab"]) == [1.0]
+    for name, file in (("./none.f", "none.py"), ("a.folder/none.f", "a.folder/none.py"), ("none.f", "none.py")):
+        with pytest.raises(UserError, match=f"{re.escape(str(Path.cwd() / file))} does not exist"):
+            loaded(name)
 
 
 def test_files_beside_the_users_shadow_no_library():

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 from trl.trainer.utils import get_callable_name
 
+import train_grpo
+from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
 from grpo.rewarding.functions import functions_to_names
@@ -26,6 +28,26 @@ def chosen(*names, args=None, follow=(("max_completion_length", 100),), function
 def test_the_five_are_themselves_in_order():
     rewards = chosen(*FIVE, follow=registry.parameters_of_run(Task(XML), 9))
     assert list(rewards) == FIVE and all(rewards[name] is REWARD_FUNCS[name] for name in FIVE)
+
+
+@pytest.mark.parametrize("state", ["missing", "broken"])
+def test_the_file_of_more_rewards_is_read_only_for_a_name_of_it(state, monkeypatch):
+    """A copy of the clone without examples/ could not run the demo, which needs none of it."""
+    monkeypatch.setattr(registry, "MORE_REWARDS", Path("more.py"))
+    if state == "broken":
+        Path("more.py").write_text("1 / 0\n")
+    names = [*FIVE, "judge_reward_func", "my_rewards.my_reward", "get_soft_overlong_punishment"]
+    settings = train_grpo.HYPERPARAMETERS | {"allow_custom_rewards": True}
+    config = configure(settings | {"reward_funcs": [*names, longest]}, ["--use_cpu", "true"])
+    assert len(registry.load_rewards(config, Task(XML))) == 9
+    config = configure(settings | {"reward_funcs": [*FIVE, "length_reward_func"]}, ["--use_cpu", "true"])
+    said = {"missing": "more.py, which has more, does not exist", "broken": "ZeroDivisionError"}[state]
+    with pytest.raises(UserError, match=said):
+        registry.load_rewards(config, Task(XML))
+
+
+def longest(completions, **kwargs):
+    return [0.0] * len(completions)
 
 
 def test_parameters_come_from_recipe_then_run_then_signature():

@@ -3,8 +3,12 @@
 import asyncio
 import math
 import sys
+from collections import Counter
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 from helpers_trainer import trained
 from trl import GRPOTrainer
 from trl.trainer.utils import is_async_callable
@@ -76,7 +80,30 @@ FAILS = [  # what a reward or a judge does, and what is said of it
     (returns(None), "it returned None; return a list of numbers (or None), one for each completion (is its return"),
     (returns(["1", "2"]), "it returned ['1', '2']; return a list of numbers"),
     (returns([math.nan, math.nan]), "it returned nan"),
+    (returns({0: 1.0, 1: 0.5}), "it returned {0: 1.0, 1: 0.5}; return a list of numbers"),
+    (returns({"a": 1.0, "b": 0.5}), "it returned {'a': 1.0, 'b': 0.5}; return a list"),
+    (returns(Counter([3, 4])), "it returned Counter"),
+    (returns({0: 1.0, 1: 0.5}.keys()), "it returned dict_keys"),
+    (returns({0.5, 1.0}), "it returned {"),  # a set has no order
+    (returns(b"ab"), "it returned b'ab'"),
+    (returns(pd.DataFrame({0: [1.0], 1: [2.0]})), "it returned"),
 ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1.0, None),
+        iter([1.0, 0.5]),
+        np.array([1, 0]),
+        torch.tensor([True, False]),
+        pd.Series([1.0, 0.5], index=[7, 8]),
+        {0: 1.0, 1: 0.5}.values(),
+    ],
+)
+def test_rewards_are_numbers_in_order_whatever_holds_them(values):
+    scores = call("mine", returns(values), two())
+    assert scores[0] == 1.0 and scores[1] in (None, 0.5, 0.0)
 
 
 @pytest.mark.parametrize(("reward", "said"), FAILS)

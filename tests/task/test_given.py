@@ -10,8 +10,8 @@ LABELS = ["A"] * 40 + ["B"] * 30 + ["C"] * 30
 @pytest.mark.parametrize(
     ("text", "read", "pattern", "said"),
     [
-        ("billing ", "billing", "text", "the whole completion"),
-        ('{"total": 5}', '{"total": 5}', "text", "the whole completion"),
+        ("billing ", "billing", "text", "billing"),
+        ('{"total": 5}', '{"total": 5}', "text", '{"total": 5}'),
         ("", "", "text", "nothing"),
         ("<answer>7</answer>", "7", "xml", "7"),
         ("<answer>7", "7", "xml", "7"),
@@ -21,7 +21,7 @@ LABELS = ["A"] * 40 + ["B"] * 30 + ["C"] * 30
         (r"So \boxed{}", "", "boxed", "nothing"),
     ],
 )
-def test_an_answer_is_the_one_marked_or_the_whole(text, read, pattern, said):
+def test_an_answer_is_the_one_marked_or_all_of_a_plain_one(text, read, pattern, said):
     assert how_read(text, read, pattern) == said
 
 
@@ -53,6 +53,21 @@ def test_many_answers_are_cut_to_the_most_frequent_and_the_rest():
     shares = distribution(golds, {"after": ["odd"] * 90 + golds[:10]})
     assert len(shares) == 8 and shares[-1].answer == "14 others" and "odd" in [share.answer for share in shares]
     assert sum(share.gold for share in shares) == pytest.approx(1) == sum(share.given["after"] for share in shares)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"after": ["odd"] * 100},
+        {"after": [f"odd {n % 9}" for n in range(100)]},  # each more often than any gold answer
+    ],
+)
+def test_the_most_frequent_gold_answer_is_shown_and_none_of_the_others_is_an_answer(given):
+    golds = ["24"] * 10 + [str(n % 45) for n in range(100, 190)]
+    shares = distribution(golds, given)
+    assert [bool(share.others) for share in shares] == [False] * 7 + [True]
+    assert shares[-1].gold > shares[0].gold and shares[0].answer == "24"
 
 
 def test_any_alternative_counts_as_the_same_answer():

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -103,6 +104,15 @@ def test_a_system_prompt_replaces_that_of_the_format():
     chosen, _ = choose("think", system_prompt="Think hard.")
     assert chosen == dataclasses.replace(THINK, system="Think hard.", opening="Think hard.\n")
     assert [message["role"] for message in choose(system_prompt="")[0].prompt("2 + 2?")] == ["user"]
+
+
+@pytest.mark.parametrize("name", ["sp.txt", "my prompt.md", "./sp.txt"])
+def test_a_files_name_is_no_system_prompt(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert choose(system_prompt=name)[0].system == name  # words, as long as there is no file
+    Path(name).write_text("Be brief.")
+    with pytest.raises(UserError, match=r'system_prompt: .* is a file; for its text, use --system_prompt "\$\(cat '):
+        choose(system_prompt=name)
 
 
 @pytest.mark.parametrize("pattern", ["xml", "boxed", "hash", "final", "text", "Result: {answer}"])

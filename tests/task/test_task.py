@@ -14,8 +14,8 @@ import pytest
 import torch
 from helpers_trainer import trained
 
-import exact_answers
 import train_grpo
+from exact_answers.verdict import grade_any
 from grpo.rewarding import registry
 from grpo.rewarding.rollout import Rollout, call, judge_reward_func, verdicts
 from grpo.task import PromptFormat, Task
@@ -225,7 +225,7 @@ def test_groups_are_judged_once_a_completion(tiny_model, tmp_path, monkeypatch):
 def test_the_lenient_rule_is_asked_once_a_completion(tiny_model, tmp_path, monkeypatch):
     """By its reward, for the groups and for a grade, as a judge of one's own is."""
     asked = []
-    monkeypatch.setattr("grpo.task.task.grade", lambda *pair: asked.append(pair) or exact_answers.grade(*pair))
+    monkeypatch.setattr("grpo.task.task.grade_any", lambda *pair: asked.append(pair) or grade_any(*pair))
     task = Task(XML)
     monkeypatch.setattr(RunTrainer, "task", task)
     judged = list(chosen(["judge_reward_func"], task).values())
@@ -234,7 +234,7 @@ def test_the_lenient_rule_is_asked_once_a_completion(tiny_model, tmp_path, monke
     assert len(asked) == len(set(asked)) == len(texts) > 1
     asked.clear()
     assert [task.grade("<answer>1.0", {"answer": "1"}, task.verdict("<answer>1.0", {"answer": "1"})).why] == ["value"]
-    assert asked == [("<answer>1.0", "1", "xml")]
+    assert asked == [("<answer>1.0", ("1",), "xml")]
 
 
 def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):

@@ -59,7 +59,12 @@ def test_labels_are_read_whole_and_one_for_everything_is_said(capsys):
     out = shown(capsys, rows=[(text, text) for text in ("billing", "account", "delivery", "broken") * 5])
     assert out.startswith("20 of 20 right (lenient), 0 flagged\nreward")
     out = shown(capsys, rows=[("Billing.", "billing")])
-    assert "line 1: gold: billing, answer read: the whole completion, " in out
+    assert "line 1: gold: billing, answer read: Billing., " in out
+
+
+def test_what_the_model_said_is_shown_where_nothing_marks_the_answer(capsys):
+    out = shown(capsys, rows=[("Seven.", "7")])
+    assert "answer read: Seven. (the whole completion, as nothing marks the answer)" in out
 
 
 # --- Which rewards

@@ -108,8 +108,7 @@ def test_a_rollout_that_serves_five_steps_is_enough_to_be_truncated():
 @pytest.mark.parametrize(
     ("values", "alarm"),
     [
-        ([0.4] * 25 + [0.03] * 5, "entropy_collapse"),
-        ([0.4] * 25 + [0.05] * 5, None),
+        ([0.4] * 25 + [0.03] * 5, None),  # the groups are not known to be alike
         ([0.4] * 25 + [1.3] * 5, "entropy_runaway"),
         ([0.05] * 5 + [0.3] * 5, None),  # from hardly any to little
         ([0.4] * 5 + [0.0] * 4, None),
@@ -118,6 +117,27 @@ def test_a_rollout_that_serves_five_steps_is_enough_to_be_truncated():
 def test_entropies_are_compared_with_the_first_ones(values, alarm):
     history = series("entropy", *values)
     assert [name for name in ("entropy_collapse", "entropy_runaway") if check(name, history)] == [alarm] * bool(alarm)
+
+
+@pytest.mark.parametrize(
+    ("entropies", "alike", "right", "told"),
+    [
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [0.9] * 5, [0.0] * 30, True),
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [1.0] * 5, [None] * 30, True),  # nobody judges
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [1, 1, 0.5, 0.8, 1], [0.1] * 30, True),
+        ([0.4] * 25 + [0.05] * 5, [1.0] * 30, [0.0] * 30, False),
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 30, [0.4] * 30, False),  # groups differ: it still explores
+        ([0.4] * 25 + [0.03] * 5, [0.9] * 25 + [0.5] * 5, [0.0] * 30, False),
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [1.0] * 5, [0.0] * 25 + [0.9] * 5, False),  # it has learned all
+        ([0.4] * 25 + [0.03] * 5, [None] * 30, [0.0] * 30, False),
+    ],
+)
+def test_a_sure_policy_has_collapsed_only_where_groups_no_longer_differ(entropies, alike, right, told):
+    """Found as "stopped exploring" at step 47 of a run that gained 14 points after it."""
+    keys = ("entropy", "frac_reward_zero_std", "groups/all_right")
+    history = seen(*(dict(zip(keys, values, strict=True)) for values in zip(entropies, alike, right, strict=True)))
+    said = check("entropy_collapse", history) or ""
+    assert bool(said) is told is ("of the groups all completions earned the same" in said)
 
 
 def test_one_spike_of_the_kl_is_no_runaway():

@@ -63,7 +63,7 @@ def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
             [prompt] * 4, [completion] * 4, {"correctness_reward_func": [2.0] * 4}, [0.7] * 4, step, 2
         )
     shown = capsys.readouterr().out
-    for part in ("What is [2] + 2?", "gold: 4", "read: 5", "correctness 2.00", "advantage +0.70"):
+    for part in ("What is [2] + 2?", "gold: 4", "correctness reads: 5", "correctness 2.00", "advantage +0.70"):
         assert shown.count(part) == 10
     shows.on_train_end(None, None, None)
     assert grpo_trainer.print_prompt_completions_sample is stock  # a plain GRPOTrainer's samples are TRL's again

@@ -133,6 +133,20 @@ def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch
     assert Path("run/model.safetensors").exists()  # which no restart replaces: tests/runs/test_directory.py
     page = Path("run/report.html").read_text()
     assert "interrupted by SIGTERM</span>" in page and '"refresh"' not in page
+    saved = "Interrupted by SIGTERM. Its model is saved in run, and no checkpoint to resume from. To draw its report: "
+    assert saved in capfd.readouterr().err
+
+
+def test_a_signal_amid_the_verdict_says_that_results_are_saved(tiny_run, monkeypatch, capfd):
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    monkeypatch.setattr("grpo.training.accuracy.print_summaries", interrupted)
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no", eval_samples="2")) == 130
+    assert Path("run/comparison.json").exists()
+    said = "Interrupted by Ctrl-C. The run had ended, and its results are saved. To draw its report: "
+    assert said in capfd.readouterr().err
 
 
 def test_a_signal_while_the_report_is_drawn_names_its_command(tiny_run, monkeypatch, capfd):

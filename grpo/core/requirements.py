@@ -1,0 +1,103 @@
+"""What this project needs to be installed: in which versions, and not hidden by a module of the user."""
+
+import importlib.metadata
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.core import INSTALLED, PACKAGE, commands
+from grpo.core.errors import UserError
+from grpo.core.hidden import LIBRARIES, users_modules
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+PROJECT, EXTRA = "lean-grpo", "script"
+OURS = ("grpo", "lean_grpo", "exact_answers")
+
+
+def check_environment() -> None:
+    """Refuse other versions than are needed, and modules of the user that hide a library's. This imports no library.
+
+    A package that is missing is named where it is imported.
+
+    Raises:
+        UserError
+    """
+    _check_hidden()
+    wrong = []
+    for needed in requirements():
+        version = _version(needed.name)
+        if version and not needed.specifier.contains(version, prereleases=True):
+            bounds = ",".join(sorted(map(str, needed.specifier), reverse=True))  # the lower one first
+            wrong.append((f"{needed.name} {version}", f"{needed.name}{bounds}"))
+    if wrong:
+        found, wanted = (" and ".join(names) for names in zip(*wrong, strict=True))
+        are = "is" if len(wrong) == 1 else "are"
+        raise UserError(f"{found} {are} installed; {wanted} {are} needed: {commands.install()}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def requirements() -> list["Requirement"]:
+    """Return what pyproject.toml lists, in a clone, and the wheel's metadata, which are made from it."""
+    if INSTALLED:
+        return _of(PROJECT, EXTRA)
+    file = PACKAGE.with_name("pyproject.toml")
+    project: dict[str, Any] = (
+        tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.exists() else {}
+    )
+    if project.get("name") != PROJECT:  # of a project that has a copy of this one
+        return []
+    return _parsed([*project.get("dependencies", []), *project.get("optional-dependencies", {}).get(EXTRA, [])])
+
+
+def _of(distribution: str, extra: str = "") -> list["Requirement"]:
+    """Return what an installed distribution requires."""
+    try:
+        return _parsed(importlib.metadata.requires(distribution) or [], extra)
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _parsed(lines: Iterable[str], extra: str = "") -> list["Requirement"]:
+    try:
+        from packaging.requirements import Requirement
+    except ModuleNotFoundError:  # then the libraries that need it are missing, too
+        return []
+    needed = map(Requirement, lines)
+    return [each for each in needed if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+# --- Hidden libraries ----------------------------------------------------------------------------------------------
+
+
+def _check_hidden() -> None:
+    installed = [folder for folder in sys.path if Path(folder).name in LIBRARIES]
+    for name, path in users_modules().items():
+        if Path(path).parent == PACKAGE.parent and name in OURS:
+            continue
+        is_library = PathFinder.find_spec(name, installed) is not None
+        if name in OURS or (is_library and (name == "packaging" or _is_needed(name))):  # which is asked for the rest
+            raise UserError(f"{path} hides the package {name}: rename it, and what imports it")
+
+
+def _is_needed(module: str) -> bool:
+    """True for a module of a library that this project needs, or that one of those needs."""
+    from packaging.utils import canonicalize_name
+
+    names, known = [needed.name for needed in requirements()], set()
+    while names:
+        if (name := canonicalize_name(names.pop())) not in known:
+            known.add(name)
+            names += [needed.name for needed in _of(name)]
+    owners = importlib.metadata.packages_distributions().get(module, [])
+    return not known.isdisjoint(map(canonicalize_name, owners))
