@@ -91,9 +91,8 @@ def plan(
     mask = rows["completion_mask"]
     computed = mask.any(1)
     if skip_dead_rows:  # zero advantage, zero gradient
-        computed &= (
-            (rows["advantages"] != 0).view(len(computed), -1).any(1)
-        )  # of a completion, or of each of its tokens
+        # one advantage for a completion, or one for each of its tokens
+        computed &= (rows["advantages"] != 0).view(len(computed), -1).any(1)
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = [row for row, moves in enumerate(computed.tolist()) if moves]

@@ -80,7 +80,6 @@ def configuration(
         **asdict(drawn),  # all five, to override a model's own (Qwen2.5's repetition_penalty is 1.1)
         eos_token_id=list(ends),
         pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
     )
 
 
