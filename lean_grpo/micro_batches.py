@@ -44,11 +44,7 @@ class Plan:
 def reason_against(batches: list[Batch]) -> str | None:
     """Return why packs cannot express these micro-batches, which a subclass may have made, or None."""
     for batch in batches:
-        count, width = batch["completion_mask"].shape
-        for key, value in batch.items():
-            single = value is None or (isinstance(value, torch.Tensor) and value.ndim == 0)
-            if not (single or (isinstance(value, torch.Tensor | list) and len(value) == count)):
-                return f"{key} of a micro-batch has not one entry for each completion"
+        width = batch["completion_mask"].shape[1]
         if packing.has_gaps(torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1), width):
             return "a mask of a micro-batch has gaps"
     return None
