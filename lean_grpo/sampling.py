@@ -148,6 +148,7 @@ def complete(
     max_new_tokens: int,
     sampling: Sampling | None = None,
     each_token: Callable[[int], Any] = lambda rows: None,
+    config: GenerationConfig | None = None,
 ) -> list[list[int]]:
     """Complete each prompt. A completion includes its end token, if any. Call this inside `sampling_mode`.
 
@@ -156,32 +157,21 @@ def complete(
         ends: tokens that end a completion.
         sampling: None: greedy.
         each_token: called after each token with the number of rows that leave the batch; it may raise to give up.
+        config: what `generate` would be given instead; None: the configuration of the settings above.
 
     Raises:
         ValueError: `reason_against` has a reason against this model.
     """
-    return complete_as(model, tokenizer, prompts, configuration(tokenizer, ends, max_new_tokens, sampling), each_token)
-
-
-def complete_as(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    config: GenerationConfig,
-    each_token: Callable[[int], Any] = lambda rows: None,
-) -> list[list[int]]:
-    """Like `complete`, with the generation configuration that `generate` would be given."""
-    if why := reason_against(model, config):
+    if why := reason_against(model, config or configuration(tokenizer, ends, max_new_tokens, sampling)):
         raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
-    base, config = wrappers.base_of(model), merged(model, config)
-    ends, limit = config.eos_token_id, config.max_new_tokens
-    choose = Sampling.of(config).draw if config.do_sample else lambda logits: logits.argmax(-1)
+    base = wrappers.base_of(model)
+    choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
     indices = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     copies = [indices[tuple(prompt)] for prompt in prompts]
-    decoder = Decoder(base, str(models.cache_argument(base)), ends, limit, choose)
+    decoder = Decoder(base, str(models.cache_argument(base)), ends, max_new_tokens, choose)
     with lent_weights(base):
         decoder.read(list(indices), copies, tokenizer.pad_token_id)
-        return _all_tokens(decoder, len(prompts), set(ends), limit, each_token)
+        return _all_tokens(decoder, len(prompts), set(ends), max_new_tokens, each_token)
 
 
 def _all_tokens(

@@ -64,6 +64,7 @@ from lean_grpo import (
 from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
+from lean_grpo.sampling import Sampling
 
 
 class LeanGRPOTrainer(GRPOTrainer):
@@ -236,10 +237,12 @@ class LeanGRPOTrainer(GRPOTrainer):
                 if self.use_transformers_continuous_batching:
                     stack.enter_context(sampling.checked_batches(wrappers.unwrapped(self.model)))
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
+        config = sampling.merged(self.model, self.generation_config)
+        drawn = Sampling.of(config) if config.do_sample else None
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
-            inputs = policy, self._tokenizer, prompt_ids, self.generation_config
-            return sampling.complete_as(*inputs, self.each_token), None
+            inputs = policy, self._tokenizer, prompt_ids, config.eos_token_id, config.max_new_tokens, drawn
+            return sampling.complete(*inputs, self.each_token, self.generation_config), None
 
     def _samples_itself(self) -> bool:
         """True if our sampler draws the next rollout; otherwise say why, once.

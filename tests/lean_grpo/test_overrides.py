@@ -430,8 +430,8 @@ def test_our_sampler_obeys_the_fields_that_it_knows(trainer, greedy, capsys, mon
     if place == "the trainer's":
         trainer.generation_config.temperature = 1.0
     vars(configurations(trainer)[place]).update(change)
-    asked, complete_as = [], sampling.complete_as
-    monkeypatch.setattr(sampling, "complete_as", lambda *given: asked.append(given) or complete_as(*given))
+    asked, complete = [], sampling.complete
+    monkeypatch.setattr(sampling, "complete", lambda *given: asked.append(given) or complete(*given))
     ours, stock = both(trainer)
     if "max_new_tokens" in change and place == "the trainer's":
         assert max(map(len, ours)) == max(map(len, stock)) == 5
@@ -559,8 +559,8 @@ def test_our_trainers_keep_our_sampler(tmp_path, capsys, monkeypatch, base, adap
     )
     ours, stock = both(trainer)
     assert ours == stock
-    asked, complete_as = [], sampling.complete_as
-    monkeypatch.setattr(sampling, "complete_as", lambda *given: asked.append(given) or complete_as(*given))
+    asked, complete = [], sampling.complete
+    monkeypatch.setattr(sampling, "complete", lambda *given: asked.append(given) or complete(*given))
     trainer.train()
     assert len(asked) == 2 and not notes(capsys) and trainer._plan is not None
 
