@@ -54,11 +54,17 @@ class Methods:
             ]
             names += [called for member in members for called in _called(member)]
 
-    def override(self, thing: Any) -> str | None:
-        """Name the first override in an object or its classes, as `Mine overrides compute_loss`; None without one."""
-        for owner in (thing, *type(thing).__mro__):
+    def override(self, thing: Any, behind: type | None = None) -> str | None:
+        """Name the first override in an object or its classes, as `Mine overrides compute_loss`; None without one.
+
+        Args:
+            behind: look for an entry alone, in the classes that this one's `super()` reaches.
+        """
+        classes = type(thing).__mro__
+        owners = classes[classes.index(behind) + 1 :] if behind else (thing, *classes)
+        for owner in owners:
             found = vars(owner)
-            for name in self.members:
+            for name in self.entries if behind else self.members:
                 if name in found and not self._is_known(owner, name, _function(found[name])):
                     if owner is thing or owner in self.stock.__mro__:
                         return f"{name} of {type(thing).__name__ if owner is thing else owner.__name__} is replaced"

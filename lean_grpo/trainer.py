@@ -45,6 +45,7 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from lean_grpo import (
@@ -65,6 +66,9 @@ from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
+
+SAMPLING = overrides.Methods(GRPOTrainer, "_generate_single_turn")
+SCORING = overrides.Methods(GRPOTrainer, "_generate_and_score_completions")
 
 
 class LeanGRPOTrainer(GRPOTrainer):
@@ -237,30 +241,36 @@ class LeanGRPOTrainer(GRPOTrainer):
                 if self.use_transformers_continuous_batching:
                     stack.enter_context(sampling.checked_batches(wrappers.unwrapped(self.model)))
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        config = sampling.merged(self.model, self.generation_config)
+        given = self._generation_config()
+        config = sampling.merged(self.model, given)
         drawn = Sampling.of(config) if config.do_sample else None
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             inputs = policy, self._tokenizer, prompt_ids, config.eos_token_id, config.max_new_tokens, drawn
-            return sampling.complete(*inputs, self.each_token, self.generation_config), None
+            return sampling.complete(*inputs, self.each_token, given), None
+
+    def _generation_config(self) -> GenerationConfig:
+        """What `generate` would be given for the next rollout."""
+        return self.generation_config or GenerationConfig()
 
     def _samples_itself(self) -> bool:
         """True if our sampler draws the next rollout; otherwise say why, once.
 
         A callback may change `generation_config`, which is therefore asked before each rollout.
         """
-        if self.use_vllm:
-            return False
-        model, why = wrappers.unwrapped(self.model), None
-        if self.use_transformers_continuous_batching:
-            why = "use_transformers_continuous_batching is set"
-        elif why := sampling.reason_against(model, self.generation_config):
-            pass
-        elif set(sampling.merged(model, self.generation_config).eos_token_id) != set(self.eos_token_ids):
-            why = "generation_config has other end tokens"
+        why = None if self.use_vllm else self._reason_for_generate()
         if why:
             self._say_once(f"note: model.generate samples the rollouts, because {why}")
-        return why is None and not trial.others_write(self)
+        return not (self.use_vllm or why or trial.others_write(self))
+
+    def _reason_for_generate(self) -> str | None:
+        if self.use_transformers_continuous_batching:
+            return "use_transformers_continuous_batching is set"
+        model, config = wrappers.unwrapped(self.model), self._generation_config()
+        if why := SAMPLING.override(self, behind=LeanGRPOTrainer) or sampling.reason_against(model, config):
+            return why
+        ends = set(sampling.merged(model, config).eos_token_id)
+        return None if ends == set(self.eos_token_ids) else "generation_config has other end tokens"
 
     # Advantages
 
@@ -273,15 +283,13 @@ class LeanGRPOTrainer(GRPOTrainer):
             kept.append(calculate(*args, **kwargs))  # as a subclass returns them
             return kept[-1]
 
-        score = super()._generate_and_score_completions
         vars(self)["_calculate_rewards"] = keeping
         try:
-            output = score(inputs)
+            output = super()._generate_and_score_completions(inputs)
         finally:
             del vars(self)["_calculate_rewards"]
             vars(self).update({"_calculate_rewards": replaced} if replaced else {})
-        stock = GRPOTrainer._generate_and_score_completions
-        if getattr(score, "__func__", score) is stock:  # another class' advantages are its own
+        if not SCORING.override(self, behind=LeanGRPOTrainer):  # another class' advantages are its own
             self._drop_rounding(output["advantages"], kept[-1])
         return output
 

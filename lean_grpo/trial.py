@@ -50,6 +50,8 @@ def reason_against_packing(trainer: Any) -> str | None:
         return "the model reads images"
     if others_write(trainer):
         return "tools, environments or a rollout_func are used, so rollouts are TRL's own, too"
+    if wrappers.is_compiled(trainer):
+        return "torch_compile would compile every length of a pack anew"
     if not wrappers.passes_on(model, "forward") or any(adapter.peft_type == "LILY" for adapter in adapters):
         return "the adapter depends on where a row begins, or on what is computed with it"
     if trainer.aux_loss_enabled:
@@ -61,8 +63,6 @@ def reason_against_packing(trainer: Any) -> str | None:
         return "ZeRO-3 checkpoints an adapter's layers such that a backward may hold one forward only"
     if "lomo" in optim or "layerwise" in optim:
         return f"optim {optim} updates the weights in each backward"
-    if wrappers.is_compiled(trainer):
-        return "torch_compile would compile every length of a pack anew"
     return None
 
 

@@ -14,10 +14,13 @@ from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from trl import GRPOConfig
 
+from grpo.core.errors import one_line
 from grpo.core.processes import GivenUp, largest, say
 from grpo.task.prompts import Prompt, tokenized
 from lean_grpo.sampling import Sampling, complete, configuration, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
+
+REFUSALS = ValueError, TypeError, ImportError  # of a generation configuration
 
 
 class Completion(NamedTuple):
@@ -168,7 +171,9 @@ def complete_by_generate(
         each_token(0)
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # none stops here
 
-    output = model.generate(**padded.to(model.device), generation_config=config, stopping_criteria=[going_on])
+    inputs = {**padded.to(model.device), "stopping_criteria": [going_on], "tokenizer": tokenizer}
+    with one_line("model.generate cannot answer (", "); change the model's generation_config.json", REFUSALS):
+        output = model.generate(**inputs, generation_config=config)
     each_token(len(prompts))
     rows = output[:, padded["input_ids"].shape[1] :].tolist()
     lengths = [next((index + 1 for index, token in enumerate(row) if token in ends), len(row)) for row in rows]

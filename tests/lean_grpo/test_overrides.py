@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
+from grpo.core.errors import UserError
 from grpo.policy.answering import Policy, complete_by_generate
 from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer, micro_batches, sampling, trial
@@ -550,6 +551,24 @@ def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monk
     assert ours == stock != greedy and notes(capsys) == [f"{GENERATE}generate of GenerationMixin is replaced"]
 
 
+@pytest.mark.parametrize("way", ["a class", "the library"])
+def test_sampling_behind_ours_is_obeyed(tmp_path, capsys, monkeypatch, way):
+    """What our class' `super()` reaches."""
+
+    def sample(self, prompt_ids, *args, **kwargs):
+        return [[7, 2] for _ in prompt_ids], None
+
+    base = LeanGRPOTrainer
+    if way == "a class":
+        base = type("Mixed", (base, type("Own", (GRPOTrainer,), {"_generate_single_turn": sample})), {})
+    else:
+        monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", sample)
+    trainer = make_trainer(base, DEMO / "model", tmp_path, lengths="sampled")
+    assert trainer._generate_single_turn(PROMPTS, None, {}, 2)[0] == 4 * [[7, 2]]
+    who = "Own overrides {}" if way == "a class" else "{} of GRPOTrainer is replaced"
+    assert notes(capsys) == [GENERATE + who.format("_generate_single_turn")]
+
+
 @pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj"])], ids=["all", "adapter"])
 @pytest.mark.parametrize("base", [LeanGRPOTrainer, RunTrainer])
 def test_our_trainers_keep_our_sampler(tmp_path, capsys, monkeypatch, base, adapter):
@@ -586,3 +605,13 @@ def test_a_policy_answers_as_generate_does(tokenizer, greedy, capsys, name):
     assert (found != greedy) == (name not in HARMLESS)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: model.generate answers")]
     assert lines == [f"note: model.generate answers the questions, because {name} is set"] * (name != "num_beams")
+
+
+@pytest.mark.parametrize("field", [{"prompt_lookup_num_tokens": 3}, {"dola_layers": "low"}, {"suppress_tokens": "x"}])
+def test_what_generate_refuses_is_one_line(tokenizer, field):
+    model = own_model()
+    vars(model.generation_config).update(field)
+    with pytest.raises(
+        UserError, match=r"^model\.generate cannot answer \(.*\); change the model's generation_config"
+    ):
+        Policy(model, tokenizer, 5, 2).complete(PROMPTS)
