@@ -8,7 +8,7 @@ import torch
 
 from lean_grpo import packing
 
-Batch = dict[str, Any]  # tensors with one entry for each completion, and scalars
+Batch = dict[str, Any]  # tensors and lists with one entry for each completion, scalars, and None
 
 # How TRL 1.16 sums the losses of a micro-batch of B completions. With these loss types a completion's weight is known
 # in advance, so a micro-batch can be computed in parts. With any other type TRL's micro-batch stays whole.
@@ -41,6 +41,34 @@ class Plan:
     entropies: torch.Tensor
 
 
+def reason_against(batches: list[Batch]) -> str | None:
+    """Return why packs cannot express these micro-batches, which a subclass may have made, or None."""
+    for batch in batches:
+        width = batch["completion_mask"].shape[1]
+        if packing.has_gaps(torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1), width):
+            return "a mask of a micro-batch has gaps"
+    return None
+
+
+def joined(parts: list[Any]) -> Any:
+    """Join a value of several micro-batches."""
+    if isinstance(parts[0], list):
+        return [entry for part in parts for entry in part]
+    return torch.cat(parts) if parts[0].ndim else parts[0]
+
+
+def part(rows: Batch, chosen: list[int], index: torch.Tensor) -> Batch:
+    """Return these rows as a micro-batch.
+
+    Args:
+        chosen, index: their numbers, as a list and on the device.
+    """
+    return {
+        key: [value[row] for row in chosen] if isinstance(value, list) else value[index] if value.ndim else value
+        for key, value in rows.items()
+    }
+
+
 def plan(
     batches: list[Batch],
     loss_type: str,
@@ -55,15 +83,12 @@ def plan(
         make_packs: divides rows into packs, the same number on all processes. Its arguments are the rows, and the
             positions of a padded micro-batch.
     """
-    rows = {
-        key: torch.cat([batch[key] for batch in batches]) if value.ndim else value
-        for key, value in batches[0].items()
-        if value is not None
-    }
+    rows = {key: joined([batch[key] for batch in batches]) for key, value in batches[0].items() if value is not None}
     mask = rows["completion_mask"]
     computed = mask.any(1)
     if skip_dead_rows:  # zero advantage, zero gradient
-        computed &= rows["advantages"] != 0
+        # one advantage for a completion, or one for each of its tokens
+        computed &= (rows["advantages"] != 0).view(len(computed), -1).any(1)
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = [row for row, moves in enumerate(computed.tolist()) if moves]
@@ -73,7 +98,7 @@ def plan(
     if loss_type in MEANS:
         factors = [len(pack) * len(batches) / len(computed) for pack in packs]
     elif loss_type in TOKEN_MEANS:
-        tokens = [len(completion) for _, completion in laid_out]
+        tokens = (mask * rows["tool_mask"] if "tool_mask" in rows else mask).sum(1).tolist()
         factors = [sum(tokens[row] for row in pack) / max(sum(tokens), 1) for pack in packs]
     shares, count = list(zip(packs, factors, strict=True)), len(batches)
     turns = [shares[len(shares) * turn // count : len(shares) * (turn + 1) // count] for turn in range(count)]

@@ -36,6 +36,14 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_kee
     ]
 
 
+def has_gaps(attention_mask: torch.Tensor, logits_to_keep: int) -> bool:
+    """True if a prompt is padded elsewhere than on the left, or a completion elsewhere than on the right."""
+    seen = attention_mask.bool()
+    prompts, completions = seen[:, :-logits_to_keep], seen[:, -logits_to_keep:]
+    gaps = (prompts[:, :-1] & ~prompts[:, 1:]).any() | (~completions[:, :-1] & completions[:, 1:]).any()
+    return bool(gaps)
+
+
 def cost(rows: Sequence[Row]) -> int:
     """Count the positions of these rows in one pack; empty completions take none."""
     rows = [row for row in rows if row[1]]

@@ -8,20 +8,30 @@ replayed as CUDA graphs (decoding.py).
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
-from transformers import LogitsProcessorList, PreTrainedTokenizerBase
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lean_grpo import models, wrappers
+from lean_grpo import models, overrides, wrappers
 from lean_grpo.decoding import Decoder
 
 READ_EVERY = 16  # steps on a GPU after which tokens are read: the host waits for it then
 NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
+# What `generate` calls; benchmarks/exactness.py compares the models of transformers itself, some of which override it
+GENERATION = overrides.Methods(GenerationMixin, "generate", "_sample", libraries=("transformers.",))
+# Fields of a generation configuration that this sampler obeys, and those that change no token of a causal model's
+# completions where max_new_tokens is set. Any other one that is set, known or not, is left to `generate`
+OBEYED = {"max_new_tokens", "eos_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p"}
+WITHOUT_EFFECT = {
+    "max_length", "pad_token_id", "bos_token_id", "decoder_start_token_id", "transformers_version", "use_cache",
+    "disable_compile", "compile_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Sampling:
 
     @classmethod
     def of(cls, settings: Any) -> "Sampling":
-        """Read the settings of a GRPOConfig or a GRPOTrainer."""
+        """Read the settings of a GRPOConfig, a GRPOTrainer or a generation configuration."""
         values = {name: getattr(settings, name) for name in cls.__dataclass_fields__}
         return cls(**values | {"temperature": float(settings.temperature)})  # generate refuses an int
 
@@ -56,8 +66,37 @@ class Sampling:
         return (chances / torch.empty_like(chances).exponential_()).argmax(-1)  # torch.multinomial, without its checks
 
 
-def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
-    """Return why this sampler cannot be used, to complete `because …`, or None. The model may be wrapped."""
+def configuration(
+    tokenizer: PreTrainedTokenizerBase, ends: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None
+) -> GenerationConfig:
+    """Make the generation configuration of this sampling; None: greedy."""
+    drawn = sampling or Sampling(top_k=50)  # defaults, which greedy decoding ignores
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=sampling is not None,
+        num_beams=1,
+        num_return_sequences=1,
+        return_dict_in_generate=False,
+        **asdict(drawn),  # all five, to override a model's own (Qwen2.5's repetition_penalty is 1.1)
+        eos_token_id=list(ends),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def merged(model: Any, config: GenerationConfig) -> GenerationConfig:
+    """Return what `generate` makes of this configuration: the model's own fills in what it leaves open."""
+    found = wrappers.base_of(model)._prepare_generation_config(config)[0]
+    ends = found.eos_token_id
+    found.eos_token_id = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    return found
+
+
+def reason_against(model: Any, config: GenerationConfig | None = None) -> str | None:
+    """Return why this sampler cannot be used, to complete `because …`, or None. The model may be wrapped.
+
+    Args:
+        config: as `generate` would be given it; None: whatever the model's own fills in.
+    """
     model, base = wrappers.unwrapped(model), wrappers.base_of(model)
     if "unsloth" in sys.modules:
         return "Unsloth's models decode in a way of their own"
@@ -69,8 +108,23 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if getattr(base.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory; its keys include unused slots
         return "a layer reads cached keys without the cache's update"
-    if sampling and sampling.repetition_penalty != 1:
-        return "repetition_penalty is set"
+    if override := GENERATION.override(base):
+        return override
+    if not wrappers.passes_on(model, "generate"):
+        return "the adapter, or what replaced its `generate`, does more than call the base model's"
+    if model.generation_config is not base.generation_config:
+        return "the adapter has a generation configuration of its own"
+    return _reason_of_fields(merged(model, config or GenerationConfig(max_new_tokens=1, repetition_penalty=1.0)))
+
+
+def _reason_of_fields(config: GenerationConfig) -> str | None:
+    plain = GenerationConfig()
+    plain.update(**plain._get_default_generation_params(), defaults_only=True)
+    if config.max_new_tokens is None:
+        return "neither max_completion_length nor max_new_tokens is set"
+    for name, value in vars(config).items():
+        if not name.startswith("_") and name not in OBEYED | WITHOUT_EFFECT and value != getattr(plain, name, None):
+            return f"{name} is set"
     return None
 
 
@@ -94,6 +148,7 @@ def complete(
     max_new_tokens: int,
     sampling: Sampling | None = None,
     each_token: Callable[[int], Any] = lambda rows: None,
+    config: GenerationConfig | None = None,
 ) -> list[list[int]]:
     """Complete each prompt. A completion includes its end token, if any. Call this inside `sampling_mode`.
 
@@ -102,11 +157,12 @@ def complete(
         ends: tokens that end a completion.
         sampling: None: greedy.
         each_token: called after each token with the number of rows that leave the batch; it may raise to give up.
+        config: what `generate` would be given instead; None: the configuration of the settings above.
 
     Raises:
         ValueError: `reason_against` has a reason against this model.
     """
-    if why := reason_against(model, sampling):
+    if why := reason_against(model, config or configuration(tokenizer, ends, max_new_tokens, sampling)):
         raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
     base = wrappers.base_of(model)
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)

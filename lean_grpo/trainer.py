@@ -45,6 +45,7 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from lean_grpo import (
@@ -53,6 +54,7 @@ from lean_grpo import (
     gpu,
     micro_batches,
     norms,
+    overrides,
     packing,
     sampling,
     sharding,
@@ -65,8 +67,8 @@ from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
 
-# Settings of TRL's `generate` that our sampler does not support
-ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_continuous_batching")
+SAMPLING = overrides.Methods(GRPOTrainer, "_generate_single_turn")
+SCORING = overrides.Methods(GRPOTrainer, "_generate_and_score_completions")
 
 
 class LeanGRPOTrainer(GRPOTrainer):
@@ -111,6 +113,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._one_pack: list[Row] | None = None
         self._plan: Plan | None = None
         self._all_computed: Plan | None = None  # the plan, after its last micro-batch
+        self._said: set[str] = set()
         super().__init__(*args, **kwargs)
         sharding.shard(self.accelerator, self.model)
         model = wrappers.unwrapped(self.model)
@@ -121,12 +124,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
                 self.vllm_generation.sync_weights, model
             )
-        others = [f"{name} is set" for name in ONLY_GENERATE if getattr(self.args, name)]
-        others += ["max_completion_length is None"] if self.max_completion_length is None else []
-        why = others[0] if others else sampling.reason_against(model, Sampling.of(self))
-        if why and not self.use_vllm:
-            self._say(f"note: model.generate samples the rollouts, because {why}")
-        self._samples_by_generate = why is not None or trial.others_write(self)
+        self._samples_itself()  # says why not
         models = [one for one in (self.model, self.ref_model) if one is not None]
         reason = trial.reason_against_packing(self) if packed else None
         if packed and reason is None:
@@ -144,18 +142,10 @@ class LeanGRPOTrainer(GRPOTrainer):
                 self._compile(models)
         if reason is not None:
             self.kernel = self.pack_tokens = None
-            self._say(f"note: the training step is TRL's own, with its padding: {reason}")
+            self._say_stocks(reason)
         if self.kernel is None:
             norms.restore(*models)  # another trainer of this model may have replaced them, too
             return
-        known = self.loss_type in micro_batches.KNOWN
-        known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
-        # DeepSpeed takes its optimizer step in the backward of the last micro-batch, which must be a single one
-        self._in_parts = known and self.accelerator.distributed_type != DistributedType.DEEPSPEED
-        self._micro_batches = cast(int, self.args.steps_per_generation)  # of a rollout; GRPOConfig has set it
-        together = math.gcd(self.args.gradient_accumulation_steps, self._micro_batches)
-        self._planned_together = 1 if self.loss_type in micro_batches.TOKEN_MEANS else together
-        self._skips_dead_rows = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
         self._say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.kernel.name}{whole}")
 
@@ -201,6 +191,14 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             print(text)
 
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
+
+    def _say_stocks(self, reason: str) -> None:
+        self._say_once(f"note: the training step is TRL's own, with its padding: {reason}")
+
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         sharding.prepare(self.accelerator)
@@ -236,18 +234,43 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
         """Sample with vLLM or `generate` like TRL, or with our sampler, which draws from the same distribution."""
-        if self.use_vllm or self._samples_by_generate or images is not None:
+        if images is not None or not self._samples_itself():
             with contextlib.ExitStack() as stack:
                 if self.is_fsdp_enabled and not self.use_vllm:  # vLLM gets the weights one by one
                     stack.enter_context(sharding.whole(self))
                 if self.use_transformers_continuous_batching:
                     stack.enter_context(sampling.checked_batches(wrappers.unwrapped(self.model)))
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        limit, drawn = cast(int, self.max_completion_length), Sampling.of(self)
+        given = self._generation_config()
+        config = sampling.merged(self.model, given)
+        drawn = Sampling.of(config) if config.do_sample else None
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
-            inputs = policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn
-            return sampling.complete(*inputs, self.each_token), None
+            inputs = policy, self._tokenizer, prompt_ids, config.eos_token_id, config.max_new_tokens, drawn
+            return sampling.complete(*inputs, self.each_token, given), None
+
+    def _generation_config(self) -> GenerationConfig:
+        """What `generate` would be given for the next rollout."""
+        return self.generation_config or GenerationConfig()
+
+    def _samples_itself(self) -> bool:
+        """True if our sampler draws the next rollout; otherwise say why, once.
+
+        A callback may change `generation_config`, which is therefore asked before each rollout.
+        """
+        why = None if self.use_vllm else self._reason_for_generate()
+        if why:
+            self._say_once(f"note: model.generate samples the rollouts, because {why}")
+        return not (self.use_vllm or why or trial.others_write(self))
+
+    def _reason_for_generate(self) -> str | None:
+        if self.use_transformers_continuous_batching:
+            return "use_transformers_continuous_batching is set"
+        model, config = wrappers.unwrapped(self.model), self._generation_config()
+        if why := SAMPLING.override(self, behind=LeanGRPOTrainer) or sampling.reason_against(model, config):
+            return why
+        ends = set(sampling.merged(model, config).eos_token_id)
+        return None if ends == set(self.eos_token_ids) else "generation_config has other end tokens"
 
     # Advantages
 
@@ -256,8 +279,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         calculate, replaced = self._calculate_rewards, vars(self).get("_calculate_rewards")
         kept: list[torch.Tensor] = []
 
-        def keeping(*args: Any) -> torch.Tensor:
-            kept.append(calculate(*args))  # as a subclass returns them
+        def keeping(*args: Any, **kwargs: Any) -> torch.Tensor:
+            kept.append(calculate(*args, **kwargs))  # as a subclass returns them
             return kept[-1]
 
         vars(self)["_calculate_rewards"] = keeping
@@ -266,7 +289,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         finally:
             del vars(self)["_calculate_rewards"]
             vars(self).update({"_calculate_rewards": replaced} if replaced else {})
-        self._drop_rounding(output["advantages"], kept[-1])
+        if not SCORING.override(self, behind=LeanGRPOTrainer):  # another class' advantages are its own
+            self._drop_rounding(output["advantages"], kept[-1])
         return output
 
     def _drop_rounding(self, advantages: torch.Tensor, rewards: torch.Tensor) -> None:
@@ -304,6 +328,22 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     # The training step
 
+    def _in_packs(self) -> bool:
+        """True if packs compute this step; otherwise say why, once. An override may come after the start."""
+        override = trial.STEP.override(self) if self.kernel else None
+        if override:
+            self._say_stocks(override)
+        return self.kernel is not None and override is None
+
+    @property
+    def _in_parts(self) -> bool:
+        """True if the loss of a micro-batch is a sum of its packs'. A callback may change what decides."""
+        known = self.loss_type in micro_batches.KNOWN
+        known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
+        # DeepSpeed takes its optimizer step in the backward of the last micro-batch, which must be a single one
+        return known and self.accelerator.distributed_type != DistributedType.DEEPSPEED
+
+    @overrides.same_loss
     def compute_loss(
         self,
         model: torch.nn.Module,
@@ -337,6 +377,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             self._all_computed = plan
         return total
 
+    @overrides.same_loss
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Like TRL's, but log losses after the backward, since each metric waits until a GPU has done all its work."""
         loss = super().training_step(model, *args, **kwargs)
@@ -352,24 +393,41 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
         """Return (plan, index of these inputs in it), or (None, 0) if TRL's own loss has to be computed."""
-        if self.kernel is None or not self._in_parts:
+        if not (self._in_packs() and self._in_parts):
             return None, 0
-        index = self._step % self._micro_batches
-        turn = index % self._planned_together
+        count = cast(int, self.args.steps_per_generation)  # GRPOConfig has set it
+        together = math.gcd(self.args.gradient_accumulation_steps, count)
+        if self.loss_type in micro_batches.TOKEN_MEANS:
+            together = 1
+        index = self._step % count
+        turn = index % together
         if turn == 0:
-            batches: list[Batch] = (self._buffered_inputs or [])[index : index + self._planned_together]
+            batches: list[Batch] = (self._buffered_inputs or [])[index : index + together]
             self._plan = None
-            if batches and inputs is batches[0]:
-                self._plan = micro_batches.plan(batches, self.loss_type, self._skips_dead_rows, self._make_packs)
+            if batches and inputs is batches[0] and self._are_plain(batches):
+                skips = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
+                self._plan = micro_batches.plan(batches, self.loss_type, skips, self._make_packs)
         ours = self._plan is not None and inputs is self._plan.batches[turn]
         return self._plan if ours else None, turn
+
+    def _are_plain(self, batches: list[Batch]) -> bool:
+        """True if packs can express these micro-batches, of all processes; otherwise say why not, once."""
+        reason = micro_batches.reason_against(batches)
+        if reason:
+            self._say_once(f"note: the training step keeps TRL's micro-batches: {reason}")
+        return not self._of_any_process(reason is not None)
+
+    def _of_any_process(self, flag: bool) -> bool:
+        if self.accelerator.num_processes == 1:
+            return flag
+        return bool(self.accelerator.gather(torch.tensor([flag], device=self.accelerator.device)).any())
 
     def _loss_of(self, model: torch.nn.Module, plan: Plan, chosen: list[int]) -> torch.Tensor:
         """Compute TRL's loss of a pack's rows as a micro-batch; without rows, a zero that depends on all weights."""
         if not chosen:
             return self._scores(model, [], [[]], 1)[0].sum()
         index = packing.to_device(self.accelerator.device, chosen)
-        rows = {key: value[index] if value.ndim else value for key, value in plan.rows.items()}
+        rows = micro_batches.part(plan.rows, chosen, index)
         self._one_pack = [plan.laid_out[row] for row in chosen]
         try:
             with self._without_other_processes():
@@ -422,6 +480,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             count = int(counts.max())
         return packs + [[]] * (count - len(packs))
 
+    @overrides.same_loss
     def _get_per_token_logps_and_entropies(
         self,
         model: torch.nn.Module,
@@ -435,12 +494,16 @@ class LeanGRPOTrainer(GRPOTrainer):
         """Like TRL's, for training, old and reference log-probabilities; 0 where nothing is scored."""
         if self._logged_values is not None:
             return self._logged_values
-        if self.kernel is None:
+        if (rows := self._one_pack) is not None:
+            packs = [list(range(len(rows)))]
+        elif (
+            not self._in_packs()
+            or any(value is not None and value is not False for value in others.values())  # a subclass may want more
+            or self._of_any_process(packing.has_gaps(attention_mask, logits_to_keep))
+        ):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
             )
-        if (rows := self._one_pack) is not None:
-            packs = [list(range(len(rows)))]
         else:
             rows = packing.rows_of(input_ids, attention_mask, logits_to_keep)
             packs = self._make_packs(rows, min(batch_size or len(rows), len(rows)) * input_ids.shape[1])

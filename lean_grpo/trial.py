@@ -11,8 +11,9 @@ from accelerate.utils import DistributedType
 from accelerate.utils.memory import should_reduce_batch_size
 from peft import PeftModel
 from transformers import ProcessorMixin
+from trl import GRPOTrainer
 
-from lean_grpo import wrappers
+from lean_grpo import overrides, wrappers
 from lean_grpo.models import has_plain_cache, windows
 
 BEGINNINGS = 0, 101, 211  # offsets in the vocabulary, tried until the values are finite
@@ -25,6 +26,8 @@ SMALL = 2**20  # most elements of a weight whose gradient is compared
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
 ROUNDING = 1e-5  # smallest limit of log-probabilities in float32: prompts hardly affect an untrained model
+# What TRL and transformers call between a scored rollout and the end of its backward
+STEP = overrides.Methods(GRPOTrainer, "training_step", beyond=("_generate_and_score_completions",))
 
 
 def others_write(trainer: Any) -> bool:
@@ -37,6 +40,8 @@ def reason_against_packing(trainer: Any) -> str | None:
     model, base = wrappers.unwrapped(trainer.model), wrappers.base_of(trainer.model)
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
     optim = str(getattr(trainer.args.optim, "value", trainer.args.optim))
+    if override := STEP.override(trainer):
+        return override
     if base.config._attn_implementation != "sdpa":
         return f"the model's attention is {base.config._attn_implementation}, and packs need sdpa"
     if "position_ids" not in inspect.signature(type(base).forward).parameters or not has_plain_cache(base):
@@ -45,10 +50,9 @@ def reason_against_packing(trainer: Any) -> str | None:
         return "the model reads images"
     if others_write(trainer):
         return "tools, environments or a rollout_func are used, so rollouts are TRL's own, too"
-    if any(
-        adapter.is_prompt_learning or getattr(adapter, "alora_invocation_tokens", None) or adapter.peft_type == "LILY"
-        for adapter in adapters
-    ):
+    if wrappers.is_compiled(trainer):
+        return "torch_compile would compile every length of a pack anew"
+    if not wrappers.passes_on(model, "forward") or any(adapter.peft_type == "LILY" for adapter in adapters):
         return "the adapter depends on where a row begins, or on what is computed with it"
     if trainer.aux_loss_enabled:
         return "the load-balancing loss of experts depends on what is computed together"
@@ -59,8 +63,6 @@ def reason_against_packing(trainer: Any) -> str | None:
         return "ZeRO-3 checkpoints an adapter's layers such that a backward may hold one forward only"
     if "lomo" in optim or "layerwise" in optim:
         return f"optim {optim} updates the weights in each backward"
-    if wrappers.is_compiled(trainer):
-        return "torch_compile would compile every length of a pack anew"
     return None
 
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import torch
 from accelerate.utils import DynamoBackend, extract_model_from_parallel
 from peft import PeftModel
+from transformers.modeling_outputs import CausalLMOutput
 
 
 def unwrapped(model: Any) -> Any:
@@ -20,6 +22,50 @@ def base_of(model: Any) -> Any:
     """Return the PreTrainedModel inside all wrappers and adapters; its layers hold the adapter."""
     model = unwrapped(model)
     return unwrapped(model.get_base_model()) if isinstance(model, PeftModel) else model
+
+
+def passes_on(model: Any, method: str) -> bool:
+    """True if an adapter's `forward` or `generate` only calls its base model's, or the model has no adapter.
+
+    It is tried, with the base model's method replaced. Otherwise the base model, with the adapter's layers inside,
+    computes something else: without virtual tokens, or without the hooks by which aLoRA learns where a row begins.
+    """
+    model, base = unwrapped(model), base_of(model)
+    if model is base:
+        return True
+    ids = torch.zeros(1, 2, dtype=torch.long, device=base.device)
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    output = CausalLMOutput(logits=torch.zeros(1, 2, 1, device=base.device))
+    checkpointed = [module for module in base.modules() if getattr(module, "gradient_checkpointing", False)]
+    calls: list[bool] = []
+
+    def state() -> list[Any]:
+        """What hooks and replaced methods would change."""
+        hooks = [(len(module._forward_pre_hooks), len(module._forward_hooks)) for module in base.modules()]
+        return [sorted(vars(base)), *hooks]
+
+    def reached(*args: Any, **kwargs: Any) -> Any:
+        same = all(kwargs.get(name) is value for name, value in given.items())
+        calls.append(not args and same and not any(kwargs[name] is not None for name in kwargs.keys() - given))
+        calls.append(state() == before)
+        return output
+
+    own = vars(base).get(method)
+    vars(base)[method] = reached
+    before = state()
+    try:
+        for module in checkpointed:
+            module.gradient_checkpointing = False  # some adapters add hooks then that only a backward would remove
+        with torch.no_grad():
+            returned = getattr(model, method)(**given)
+    except Exception:  # adapters may ask for arguments of their own
+        return False
+    finally:
+        for module in checkpointed:
+            module.gradient_checkpointing = True
+        del vars(base)[method]
+        vars(base).update({method: own} if own else {})
+    return calls == [True, True] and returned is output
 
 
 def is_compiled(trainer: Any) -> bool:

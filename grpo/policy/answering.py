@@ -4,7 +4,7 @@ It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for m
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +14,13 @@ from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from trl import GRPOConfig
 
+from grpo.core.errors import one_line
 from grpo.core.processes import GivenUp, largest, say
 from grpo.task.prompts import Prompt, tokenized
-from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
+from lean_grpo.sampling import Sampling, complete, configuration, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
+
+REFUSALS = ValueError, TypeError, ImportError  # of a generation configuration
 
 
 class Completion(NamedTuple):
@@ -105,7 +108,7 @@ class Policy:
         state, ends = PartialState(), end_tokens(model.generation_config, tokenizer)
         order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
         share = order[state.process_index :: state.num_processes]
-        if why := reason_against(model, sampling):
+        if why := reason_against(model, configuration(tokenizer, ends, self.limit, sampling)):
             say(f"note: model.generate answers the questions, because {why}")
         hidden = len(share) < 2 or not state.is_main_process
         # None: hidden without a terminal
@@ -161,23 +164,16 @@ def complete_by_generate(
     each_token: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
     """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`)."""
-    drawn = sampling or Sampling(top_k=50)  # defaults, which greedy decoding ignores
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=sampling is not None,
-        num_beams=1,
-        **asdict(drawn),  # all five, to override a model's own (Qwen2.5's repetition_penalty is 1.1)
-        eos_token_id=ends,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-    )
+    config = configuration(tokenizer, ends, max_new_tokens, sampling)
     padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
 
     def going_on(ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         each_token(0)
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # none stops here
 
-    output = model.generate(**padded.to(model.device), generation_config=config, stopping_criteria=[going_on])
+    inputs = {**padded.to(model.device), "stopping_criteria": [going_on], "tokenizer": tokenizer}
+    with one_line("model.generate cannot answer (", "); change the model's generation_config.json", REFUSALS):
+        output = model.generate(**inputs, generation_config=config)
     each_token(len(prompts))
     rows = output[:, padded["input_ids"].shape[1] :].tolist()
     lengths = [next((index + 1 for index, token in enumerate(row) if token in ends), len(row)) for row in rows]

@@ -66,6 +66,7 @@ from grpo.task.task import Task
 from grpo.training import sampling_trial
 from grpo.training.causes import History
 from lean_grpo import LeanGRPOTrainer
+from lean_grpo.overrides import same_loss
 
 
 class _Watch(TypedDict):
@@ -181,6 +182,7 @@ class RunTrainer(LeanGRPOTrainer):
         with self._timed(SAMPLING, "time/generation"):
             return super()._generate(*args, **kwargs)
 
+    @same_loss
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._during(TRAINING_STEP):
             return super().training_step(*args, **kwargs)

@@ -108,9 +108,9 @@ def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "generation_kwargs is set"),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "no_repeat_ngram_size is set"),
         ({"repetition_penalty": 1.1}, "repetition_penalty is set"),
-        ({"max_completion_length": None}, "max_completion_length is None"),
+        ({"max_completion_length": None}, "neither max_completion_length nor max_new_tokens is set"),
     ],
 )
 def test_settings_of_generate_alone_are_left_to_it(settings, reason, make, ids, monkeypatch, capsys):
