@@ -1,5 +1,6 @@
 """Checks of the data: rows, held-out questions, gold answers, prompts and lengths."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
@@ -21,7 +22,6 @@ from grpo.task.given_back import MOST, try_golds
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
 from grpo.task.wrong import rewritten_json
 
-FOLLOW_A_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
@@ -117,7 +117,7 @@ def about_held_out(plan: Plan) -> Iterator[Check]:
 def about_best(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the metric of the best checkpoint is measured for this data and these rewards."""
     config, training = plan.config, plan.config.training
-    metric, follows = training.metric_for_best_model, training.lr_scheduler_type in FOLLOW_A_METRIC
+    metric, follows = training.metric_for_best_model, training.lr_scheduler_type in resume.FOLLOW_A_METRIC
     if metric == "loss" and follows:
         finding = f"{training.lr_scheduler_type} follows eval_loss, which says nothing in GRPO"
         yield Check("warning", "lr_scheduler_type", finding, f"set metric_for_best_model, such as {LENIENT.key}")

@@ -25,6 +25,7 @@ FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows"}
 # Sources that are not code, by their label for people
 HELD_OUT, COLUMNS, TOKENS = "held-out questions", "other columns of the training rows", "tokens of the prompts"
 WEIGHTS = "weights to begin with"
+FOLLOW_A_METRIC = "reduce_lr_on_plateau", "greedy"  # schedules; a checkpoint has their rate and arguments
 CHOOSERS = "metric_for_best_model", "greater_is_better"
 # Parts of every prompt: a change would change all remaining training rows
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
@@ -220,8 +221,10 @@ def note_changes(
             f"that other prompts would follow; restore what was edited{_or_new_run(checkpoint)}"
         )
     changed, notes = changes(sealed, settings), list[Check]()
+    schedules = {str((sealed.get("settings") or {}).get("lr_scheduler_type")), str(settings.get("lr_scheduler_type"))}
+    overruled = ("learning_rate", "lr_scheduler_") if schedules & {*FOLLOW_A_METRIC} else ()
     for key, (then, now) in changed.items():
-        if about(key).change is CHECKPOINT:
+        if about(key).change is CHECKPOINT or key.startswith(overruled):
             words = " ".join(map(str, then)) if isinstance(then, list) else then
             remedy = f"drop --{key}" if words is None else f"use --{key} {words}"
             raise UserError(

@@ -175,6 +175,15 @@ def test_a_model_or_file_that_was_moved_is_the_same():
     assert resume.differences(sealed(settings=then).parent, then | {"model_name_or_path": "new/model"}, {}) != {}
 
 
+@pytest.mark.parametrize("key", ["learning_rate", "lr_scheduler_kwargs", "lr_scheduler_type"])
+def test_a_schedule_that_a_checkpoint_contains_is_not_changed(key):
+    then = THEN | {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": None, "learning_rate": 1e-5}
+    other = {"learning_rate": 2e-5, "lr_scheduler_kwargs": {"factor": 0.5}, "lr_scheduler_type": "cosine"}
+    with pytest.raises(UserError, match=f"^{key}: .* makes it unusable"):
+        resume.note_changes(sealed(settings=then), then | {key: other[key]}, {}, 1, UNSHARDED)
+    assert resume.note_changes(sealed(settings=then), then, {}, 1, UNSHARDED) == []
+
+
 def test_data_is_identified_by_prompts_and_answers_in_order():
     rows = [{"prompt": [{"role": "user", "content": "1 + 1?"}], "answer": "2"}, {"prompt": [], "answer": "3"}]
 
