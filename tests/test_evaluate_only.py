@@ -34,3 +34,4 @@ def test_it_loads_questions_and_trains_nothing(tiny_run, write_jsonl, monkeypatc
     record, summary = (json.loads(Path("run", name).read_text()) for name in ("run.json", "eval_only.json"))
     assert record["status"] == "evaluated" and "step" not in record and summary["n"] == 6
     assert record["data"] == {"held_out": 6, "unusable": 0}
+    assert {"held-out questions", "weights to begin with"} <= {*record["sources"]} and summary["measure"]
