@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from exact_answers import extract_answer
 from grpo.core.errors import ArgumentParser, UserError, one_line
-from grpo.core.text import printable
+from grpo.core.text import printable, shorten
 from grpo.policy.answering import Policy
 from grpo.policy.loading import model_errors
 from grpo.policy.templates import keep_tags
@@ -62,7 +62,7 @@ def answer(model_dir: Path, question: str) -> str:
     (answered,) = policy.complete(tokens)
     read = how_read(answered.text, extract_answer(answered.text, prompt_format.pattern), prompt_format.pattern)
     end = f" (cut off at {policy.limit} tokens)" if answered.truncated else ""
-    return printable(f"{model_dir} answers:\n\n{answered.text.rstrip()}\n\nAnswer: {read}{end}")
+    return printable(f"{model_dir} answers:\n\n{answered.text.rstrip()}\n\nAnswer: {shorten(read, 200)}{end}")
 
 
 def main(argv: list[str]) -> int:

@@ -79,7 +79,6 @@ FAILS = [  # what a reward or a judge does, and what is said of it
     (leaves, f"SystemExit: no key (test_rollout.py:{line_of(leaves)})"),
     (returns(None), "it returned None; return a list of numbers (or None), one for each completion (is its return"),
     (returns(["1", "2"]), "it returned ['1', '2']; return a list of numbers"),
-    (returns([math.nan, math.nan]), "it returned nan"),
     (returns({0: 1.0, 1: 0.5}), "it returned {0: 1.0, 1: 0.5}; return a list of numbers"),
     (returns({"a": 1.0, "b": 0.5}), "it returned {'a': 1.0, 'b': 0.5}; return a list"),
     (returns(Counter([3, 4])), "it returned Counter"),
@@ -87,6 +86,7 @@ FAILS = [  # what a reward or a judge does, and what is said of it
     (returns({0.5, 1.0}), "it returned {"),  # a set has no order
     (returns(b"ab"), "it returned b'ab'"),
     (returns(pd.DataFrame({0: [1.0], 1: [2.0]})), "it returned"),
+    (returns([math.nan, math.nan]), "it returned nan"),
 ]
 
 
