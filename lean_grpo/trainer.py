@@ -423,7 +423,7 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _of_any_process(self, flag: bool) -> bool:
         if self.accelerator.num_processes == 1:
             return flag
-        return bool(self.accelerator.gather(torch.tensor([flag], device=self.accelerator.device)).any())
+        return bool(self.accelerator.gather(torch.tensor([int(flag)], device=self.accelerator.device)).any())
 
     def _loss_of(self, model: torch.nn.Module, plan: Plan, chosen: list[int]) -> torch.Tensor:
         """Compute TRL's loss of a pack's rows as a micro-batch; without rows, a zero that depends on all weights."""
