@@ -1,5 +1,7 @@
 """Is LeanGRPOTrainer's gradient stock TRL's: for random settings, for architectures, for PEFT's methods?
 
+For architectures and adapters: does its sampler complete as `generate` does?
+
     python benchmarks/exactness.py settings [--count 100]      random settings of those that change the loss
     python benchmarks/exactness.py architectures [NAME ...]    the causal models of transformers, at toy size
     python benchmarks/exactness.py peft [NAME ...]             PEFT's methods

@@ -72,7 +72,8 @@ class Methods:
         return None
 
     def _is_known(self, owner: Any, name: str, member: Any) -> bool:
-        trusted = name not in self.entries and getattr(owner, "__module__", "").startswith(self.libraries or "\n")
+        modules = [getattr(thing, "__module__", None) or "" for thing in (owner, inspect.unwrap(member))]
+        trusted = name not in self.entries and all(module.startswith(self.libraries) for module in modules)
         return trusted or any(member is known for known in (*self.members[name], *_VOUCHED))
 
 

@@ -30,7 +30,6 @@ OBEYED = {"max_new_tokens", "eos_token_id", "do_sample", "temperature", "top_k",
 WITHOUT_EFFECT = {
     "max_length", "pad_token_id", "bos_token_id", "decoder_start_token_id", "transformers_version", "use_cache",
     "disable_compile", "compile_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
-    "return_dict_in_generate",
 }  # fmt: skip
 
 

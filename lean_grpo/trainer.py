@@ -30,9 +30,11 @@ fails if one changes:
     _buffered_inputs                    test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
     _attn_implementation                test_trial.py::test_models_that_packs_do_not_fit_take_trls_own_step
     _is_stateful                        test_sampling.py::test_models_with_states_are_left_to_generate
+    _prepare_generation_config          test_overrides.py::test_a_field_that_our_sampler_does_not_know_is_obeyed
+    _get_default_generation_params      test_overrides.py::test_every_field_is_known_or_left_to_generate
 
 It also uses undocumented features, covered by the same tests: `fused_lm_head` and `shift_labels` of TRL's patched
-forward, and `unwrap_model_for_generation`.
+forward, `unwrap_model_for_generation`, and the name of transformers' `_sample`.
 """
 
 import contextlib
@@ -420,7 +422,7 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _of_any_process(self, flag: bool) -> bool:
         if self.accelerator.num_processes == 1:
             return flag
-        return bool(self.accelerator.gather(torch.tensor([flag], device=self.accelerator.device)).any())
+        return bool(self.accelerator.gather(torch.tensor([int(flag)], device=self.accelerator.device)).any())
 
     def _loss_of(self, model: torch.nn.Module, plan: Plan, chosen: list[int]) -> torch.Tensor:
         """Compute TRL's loss of a pack's rows as a micro-batch; without rows, a zero that depends on all weights."""

@@ -545,10 +545,27 @@ def test_a_generate_of_its_own_is_obeyed(tmp_path, tokenizer, capsys, name):
     assert ours != complete_by_generate(plain, tokenizer, PROMPTS, [2], LENGTH)
 
 
-def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monkeypatch):
-    monkeypatch.setattr(GenerationMixin, "generate", without_digits(GenerationMixin.generate))
+@pytest.mark.parametrize(
+    ("owner", "name", "line"),
+    [
+        (GenerationMixin, "generate", "generate of GenerationMixin is replaced"),
+        (
+            Qwen2ForCausalLM,
+            "prepare_inputs_for_generation",
+            "Qwen2ForCausalLM overrides prepare_inputs_for_generation",
+        ),
+    ],
+)
+def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monkeypatch, owner, name, line):
+    plain = getattr(owner, name)
+
+    def shifted(*args, **kwargs):
+        inputs = plain(*args, **kwargs)
+        return {**inputs, "input_ids": inputs["input_ids"] + 1}
+
+    monkeypatch.setattr(owner, name, without_digits(plain) if name == "generate" else shifted, raising=False)
     ours, stock = both(trainer)
-    assert ours == stock != greedy and notes(capsys) == [f"{GENERATE}generate of GenerationMixin is replaced"]
+    assert ours == stock != greedy and notes(capsys) == [GENERATE + line]
 
 
 @pytest.mark.parametrize("way", ["a class", "the library"])

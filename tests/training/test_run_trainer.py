@@ -131,6 +131,7 @@ def members(module):
     files = file.parent.glob("*.py") if module is lean_trainer else [file]
     tree = ast.parse("\n".join(path.read_text(encoding="utf-8") for path in files))
     sources = grpo_trainer, transformers.Trainer, transformers.PreTrainedModel, transformers.PreTrainedConfig
+    sources += transformers.GenerationMixin, transformers.GenerationConfig
     stock = "".join(map(inspect.getsource, sources))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     used |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
