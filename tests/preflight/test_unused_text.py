@@ -136,9 +136,8 @@ def test_what_prepare_shows_is_used(name, table):
 
 
 def test_a_text_that_becomes_question_and_answer_is_used(table):
-    Path("my_rows.py").write_text(
-        "def whole(row):\n    asked, _, said = row['talk'].partition('? ')\n    return {'question': asked, 'answer': said}\n"
-    )
+    parts = "dict(zip(('question', 'answer'), row['talk'].split('? ')))"
+    Path("my_rows.py").write_text(f"def whole(row): return {parts}\n")
     rows = [{"talk": f"What is {n} + {n}? {2 * n}"} for n in range(40)]
     assert "unused text" not in table(rows=rows, prepare="my_rows.whole", allow_custom_rewards="true")
 
