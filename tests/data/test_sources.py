@@ -488,6 +488,15 @@ def test_the_remedy_for_quotes_behind_backslashes_works():
     assert rows_of("r.csv") == [{"question": 'say "hi", ok', "answer": "6"}]
 
 
+@pytest.mark.parametrize(("names", "said"), [(["a.xlsx"], "it holds a.xlsx; save"), ([], "it is empty; save")])
+def test_a_directory_without_rows_says_what_it_holds(names, said):
+    Path("folder").mkdir()
+    for name in names:
+        Path("folder", name).write_text("")
+    with pytest.raises(UserError, match=said):
+        sources.load_source("folder")
+
+
 BESIDE = [  # files of a directory, and what is said of them
     (["a.jsonl", "b.xlsx"], "b.xlsx in folder is not read"),
     (["a.csv", "more/b.feather", "c.zip"], "c.zip, more/b.feather in folder are not read"),
