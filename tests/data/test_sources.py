@@ -399,6 +399,7 @@ NO_ROWS = {  # the content of a file that is none of rows, and what to do
     "xml": (b"<?xml version='1.0'?>\n<rows></rows>", "convert it"),
     "excel": (b"PK\x03\x04" + b"\0" * 26 + b"[Content_Types].xml", "save it as CSV"),
     "old excel": (b"\xd0\xcf\x11\xe0\xa1\xb1", "save it as CSV"),
+    "tar": (b"a" * 257 + b"ustar\0" + b"0" * 200, "unpack it"),
     "pdf": (b"%PDF-1.7\n", "convert it"),
     "arrow": (b"ARROW1\0\0", "write it as parquet"),
     "sqlite": (b"SQLite format 3\0", "write its rows"),
