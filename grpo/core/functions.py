@@ -27,7 +27,10 @@ def mentioned(function: Callable[..., Any]) -> set[str]:
     """
     names, seen, waiting = set[str](), set[int](), list[Any]([function])
     while waiting:
-        one: Any = innermost(waiting.pop())
+        one: Any = waiting.pop()
+        if isinstance(one, functools.partial):
+            waiting += [*one.args, *one.keywords.values()]
+            one = innermost(one)
         if id(one) in seen or len(seen) > MOST_READ:
             continue
         seen.add(id(one))

@@ -12,9 +12,9 @@ from grpo.task.gold import alternatives, has_mark, read_column
 
 SAMPLE = 200  # rows that are looked at
 NEARLY = 0.9  # share of the rows in which a text is shown, or an answer is in the text
-FEW = 0.1  # share of different cells up to which a column holds classes, not texts
+FEW, FEW_ITEMS = 0.25, 0.1  # share of different cells, or items of lists, up to which they are classes, not texts
 SENTENCE = 5  # words from which a text says something, even if all rows have the same
-END = 80  # characters at the end of a solution, where its answer is
+CLOSING = " .!)]}$*`\\"  # signs behind the answer at the end of a solution
 UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2}")  # scripts without spaces
 CODE = re.compile(r"(?!.*://).*[()=+*;{}<>\[\]]", re.DOTALL)  # a single word that is code
 LABEL = re.compile(r"[A-Ja-j0-9]")  # the gold answers of multiple choice
@@ -103,7 +103,8 @@ def _texts(cell: Any) -> list[str]:
         cell = list(cell.values())
     if isinstance(cell, list):
         return [text for item in cell for text in _texts(item)]
-    return [" ".join(str(cell).split())] if isinstance(cell, str | int | float) and str(cell).strip() else []
+    is_text = isinstance(cell, str | int | float) and not isinstance(cell, bool)
+    return [" ".join(str(cell).split())] if is_text and str(cell).strip() else []
 
 
 def _value(cell: Any) -> Any:
@@ -145,7 +146,9 @@ def _kind(cells: Sequence[list[str]], golds: Sequence[list[str]], values: Sequen
     if sum(_is_solution(texts[-1], gold) for texts, gold in held) >= NEARLY * len(held):
         return "quiet"
     if has_lists:
-        return "text" if median(max(map(_words, texts)) for texts, _ in held) >= SENTENCE else "quiet"
+        items = [text for texts, _ in held for text in texts]
+        is_long = median(max(map(_words, texts)) for texts, _ in held) >= SENTENCE
+        return "text" if is_long or len(set(items)) > FEW_ITEMS * len(items) else "quiet"
     few = len({" ".join(texts) for texts, _ in held}) <= max(1, FEW * len(held)) and len(held) > 1
     is_said = words >= SENTENCE or sum(texts[-1][-1] in ".?!:。？！" for texts, _ in held) >= NEARLY * len(held)
     return "text" if is_said or not few else "quiet"
@@ -158,8 +161,9 @@ def _words(text: str) -> int:
 
 def _is_solution(text: str, gold: Sequence[str]) -> bool:
     """True if a text ends with the gold answer, or marks an answer."""
-    end = text[-END:].casefold()
-    return any(re.search(rf"(?<!\w){re.escape(one.casefold())}(?!\w)", end) for one in gold) or has_mark(text)
+    end = text.rstrip(CLOSING).casefold()
+    ends = [one.rstrip(CLOSING).casefold() for one in gold]
+    return has_mark(text) or any(one and re.search(rf"(?<!\w){re.escape(one)}\Z", end) for one in ends)
 
 
 def _are_choices(held: Sequence[tuple[list[str], list[str]]], golds: Sequence[list[str]]) -> bool:

@@ -42,6 +42,7 @@ NO_ROWS = {  # how files begin that hold no rows, whatever they are called: what
     rb"PK\x03\x04.{,200}(?:\[Content_Types\]|_rels/|xl/|docProps/|mimetype)|\xd0\xcf\x11\xe0": (
         "a workbook or document of an office program: save it as CSV (UTF-8)"
     ),
+    rb".{257}ustar": "a tar archive: unpack it, and use the files in it",
     rb"%PDF": "a PDF: convert it to JSON Lines or CSV",
     rb"ARROW1|FEA1": "an Arrow file: write it as parquet",
     rb"SQLite format 3": "a database: write its rows as JSON Lines or CSV",

@@ -50,7 +50,9 @@ SPLITS = {
 }  # as cells
 RULE = re.compile(r":?[-=]+:?")  # a cell below the header of a table in Markdown
 STRAY = 0.02  # least share of the gold answers of a text that stands for no answer
-SIGNS = re.compile(r"[\W_]+|#(?:N/A|[A-Z/0]+[!?])|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)  # hardly an answer
+# What is no answer: an error of a spreadsheet; and, where gold answers are no labels, signs and names of nothing
+ERROR = re.compile(r"#(?:N/A|[A-Z/0]+[!?])", re.IGNORECASE)
+NOTHING = re.compile(r"[\W_]+|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -286,9 +288,10 @@ def about_missing_golds(found: Found) -> Iterator[Check]:
     """Warn of a gold answer that stands for none, such as `unknown` or `-`, while the others hardly repeat."""
     golds = [alternatives(gold)[0] for gold in found.golds]
     counts = Counter(gold.casefold() for gold in golds)
-    seen = [gold for gold in counts if SIGNS.fullmatch(gold)]
+    are_labels = len(counts) <= len(golds) / 4
+    seen = [gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)]
     repeated = counts.most_common(2)
-    if golds and len(counts) > len(golds) / 4:  # not labels
+    if golds and not are_labels:
         most, count = repeated[0]
         rest = len(golds) - count
         is_text = kind_of(most) == "text" and not re.search(r"\d", most) and most not in ("yes", "no", "true", "false")

@@ -221,6 +221,10 @@ def _read(name: str, config: str | None) -> Splits:
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
+        files = _files_in(path)
+        if not any(ending(file) in (*READERS, ".arrow") for file in files):
+            held = f"it holds {listed([file.name for file in files], 3)}" if files else "it is empty"
+            raise ValueError(f"{held}; save the rows as {', '.join(READERS)}")
         return _as_written(str(path), config)
     if not os.path.exists(path):
         _check_single(name)

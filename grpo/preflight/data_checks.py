@@ -27,7 +27,8 @@ LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
 DECIMALS = re.compile(r"[0-9]\.[0-9]{3,}$")  # as many as people round
 THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")  # as some countries write them
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
+# A unit, next to a number; not a LaTeX command, nor the E of 6.00E+05
+WORD = re.compile(r"(?<![\\A-Za-z])(?![eE][-+]?[0-9])[A-Za-z]|[%€£]")
 
 
 CHECKS = Checks()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, HeldOut
 from grpo.policy.answering import Policy
 from grpo.results import comparison
-from grpo.results.answer import file_of, read_answers
+from grpo.results.answer import Answer, file_of, read_answers
 from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
 from grpo.rewarding.registry import weights_of
 from grpo.runs.run import Run
 from grpo.task.given_back import try_golds
+from grpo.task.task import Task
 from grpo.training import causes
 from lean_grpo import sharding
 
@@ -99,16 +101,11 @@ class AccuracyCurve(TrainerCallback):
             compared = comparison.compare(before.answers, after.answers, error)
             needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
             seen = trainer.history, trainer.state.log_history, before.answers, after.answers, compared
-            reasons = causes.explain(*seen, self._refused_golds()) if needed else []
+            reasons = causes.explain(*seen, refused_golds(trainer.task, before.answers)) if needed else []
             compared |= {"step": step, "diagnosis": reasons}
             write_json(run.output / "comparison.json", compared)
             print_answers("after training", after.answers, trainer.task.prompt.pattern)
             print_summaries({"before": before.summary, "after": after.summary}, compared)
-
-    def _refused_golds(self) -> str:
-        """Say which gold answers the judge does not accept when they are given back; "" if these are few."""
-        refused = try_golds(self.trainer.task, self.held_out.rows.to_list())
-        return str(refused) if refused.share > REFUSED else ""
 
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
@@ -181,6 +178,12 @@ class AccuracyCurve(TrainerCallback):
             parts.append(f"{measure.words} {value}")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts)}")
+
+
+def refused_golds(task: Task, answers: Sequence[Answer]) -> str:
+    """Say which gold answers the judge does not accept when they are given back; "" if these are few."""
+    refused = try_golds(task, [{**one.row, "question": one.question, "answer": one.answer} for one in answers])
+    return str(refused) if refused.share > REFUSED else ""
 
 
 def logged(summary: dict[str, Any]) -> dict[str, Any]:

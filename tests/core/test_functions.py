@@ -32,6 +32,7 @@ def test_names_are_found_wherever_they_stand():
     assert {"volume", "area"} <= mentioned(Callable())
     assert {"level", "area"} <= mentioned(Callable().method)
     assert {"length", "depth"} <= mentioned(functools.partial(through_others, text=""))
+    assert "story" in mentioned(functools.partial(through_others, text="story"))
     inner = "unit"
     assert {"unit", "kind"} <= mentioned(lambda completions, **kwargs: [kwargs[inner], [one["kind"] for one in ()]])
     assert "story" not in mentioned(through_others) and mentioned(len) == set()

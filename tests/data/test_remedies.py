@@ -152,7 +152,8 @@ HIDDEN = {  # rows, the columns that the prompts do not show, and the function t
     "A to D": (of(**OPTIONS, answer=letters), "columns A, B, C, D", "mmlu"),
     "short ones": (of(**{name: lambda a, b: "1" for name in "AB"}, answer=letters), "columns A, B", "mmlu"),
     "alpaca": (
-        of(instruction=lambda a, b: f"Add {a}.", input=lambda a, b: f"to {b}", output=total), "column input", "alpaca",
+        of(instruction=lambda a, b: f"Add {a}.", input=lambda a, b: f"{a} to {b}", output=total),
+        "column input", "alpaca",
     ),
     "option1": (of(option1=total, option2=asked, answer=letters), "columns option1, option2", ""),
     "Option A": (of(**{"Option A": total, "Option B": asked}, answer=letters), "columns Option A, Option B", ""),

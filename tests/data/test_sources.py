@@ -399,6 +399,7 @@ NO_ROWS = {  # the content of a file that is none of rows, and what to do
     "xml": (b"<?xml version='1.0'?>\n<rows></rows>", "convert it"),
     "excel": (b"PK\x03\x04" + b"\0" * 26 + b"[Content_Types].xml", "save it as CSV"),
     "old excel": (b"\xd0\xcf\x11\xe0\xa1\xb1", "save it as CSV"),
+    "tar": (b"a" * 257 + b"ustar\0" + b"0" * 200, "unpack it"),
     "pdf": (b"%PDF-1.7\n", "convert it"),
     "arrow": (b"ARROW1\0\0", "write it as parquet"),
     "sqlite": (b"SQLite format 3\0", "write its rows"),
@@ -486,6 +487,15 @@ def test_the_remedy_for_quotes_behind_backslashes_works():
     (command,) = re.findall("sed -i '.*?'", str(caught.value))
     subprocess.run(f"{command} r.csv", shell=True, check=True)
     assert rows_of("r.csv") == [{"question": 'say "hi", ok', "answer": "6"}]
+
+
+@pytest.mark.parametrize(("names", "said"), [(["a.xlsx"], "it holds a.xlsx; save"), ([], "it is empty; save")])
+def test_a_directory_without_rows_says_what_it_holds(names, said):
+    Path("folder").mkdir()
+    for name in names:
+        Path("folder", name).write_text("")
+    with pytest.raises(UserError, match=said):
+        sources.load_source("folder")
 
 
 BESIDE = [  # files of a directory, and what is said of them

@@ -214,6 +214,7 @@ GOLDS = [  # of a column, rewards: their kind, and what a warning names
     (lambda n: f'"{n}"', FIVE, "numbers", "correctness wants every character"),
     (lambda n: f"= {n}", FIVE, "numbers", "correctness wants every character"),
     (lambda n: f"{n}/7", FIVE, "numbers", ""),
+    (lambda n: f"{n}.00E+05", ["judge_reward_func"], "100 % numbers, longest", ""),
     (lambda n: f"{n} days", FIVE, "numbers, 100 % with a unit", "correctness wants every character"),
     (lambda n: f"{n} days", ["judge_reward_func"], "numbers, 100 % with a unit", ""),
 ]

@@ -33,6 +33,8 @@ LOUD = {  # columns whose text questions may need
     "code": {"zzz": lambda a, b: f"def f(x):\n    return x + {a}"},
     "code in a word": {"zzz": lambda a, b: f"print({a}*{b})"},
     "paragraphs": {"zzz": lambda a, b: [story(a, b), "It was late in the day already."]},
+    "cells of a table": {"zzz": lambda a, b: [["box", "pens"], [f"no. {a}", f"{b} pens"], ["none", str(a * b)]]},
+    "code that ends in a number": {"zzz": lambda a, b: f"x = {a * b + 10}\nprint(x)"},
     "object": {"zzz": lambda a, b: {"title": "Pens", "text": story(a, b)}},
     "list as text": {"zzz": lambda a, b: json.dumps([story(a, b), "She counts."])},
     "messages": {"zzz": lambda a, b: [{"role": "system", "content": story(a, b)}]},
@@ -45,6 +47,8 @@ QUIET = {  # text that is named, but not warned of
     "solution": {"zzz": lambda a, b: f"We multiply {a} and {b}, and add ten. So it is {a * b + 10}."},
     "marked solution": {"zzz": lambda a, b: f"We multiply.\n#### {a * b}"},
     "solution in an object": {"zzz": lambda a, b: {"id": a, "by": f"It is {a * b + 10}.", "split": "train"}},
+    "classes of a number": {"zzz": lambda a, b: f"Level {a % 5}"},
+    "generations": {"zzz": lambda a, b: [f"Hm. \\boxed{{{a}}}", f"So \\boxed{{{a * b}}}"]},
     "classes": {"zzz": lambda a, b: ["Counting & Probability", "Number Theory", "Plane Geometry"][a % 3]},
     "tags": {"zzz": lambda a, b: ["algebra", "sums"]},
 }
@@ -55,6 +59,7 @@ NONE = {  # columns without text
     "number": {"zzz": lambda a, b: a * b / 3},
     "date": {"zzz": lambda a, b: f"2024-01-0{a} 10:0{b}"},
     "path": {"zzz": lambda a, b: f"train/algebra/{a}{b}.json"},
+    "bools": {"zzz": lambda a, b: [True, False]},
     "none": {"zzz": lambda a, b: None},
     "numbers": {"zzz": lambda a, b: [a, b]},
     "object": {"zzz": lambda a, b: {"split": "train", "index": a, "of": f"How many in case {a} and {b}?"}},
@@ -136,9 +141,8 @@ def test_what_prepare_shows_is_used(name, table):
 
 
 def test_a_text_that_becomes_question_and_answer_is_used(table):
-    Path("my_rows.py").write_text(
-        "def whole(row):\n    asked, _, said = row['talk'].partition('? ')\n    return {'question': asked, 'answer': said}\n"
-    )
+    parts = "dict(zip(('question', 'answer'), row['talk'].split('? ')))"
+    Path("my_rows.py").write_text(f"def whole(row): return {parts}\n")
     rows = [{"talk": f"What is {n} + {n}? {2 * n}"} for n in range(40)]
     assert "unused text" not in table(rows=rows, prepare="my_rows.whole", allow_custom_rewards="true")
 

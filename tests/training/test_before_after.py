@@ -13,7 +13,7 @@ from grpo.results.answer import Answer
 from grpo.results.summary import summarize
 from grpo.task import Task
 from grpo.task.prompts import XML
-from grpo.training.accuracy import AccuracyCurve, saved_evaluation
+from grpo.training.accuracy import AccuracyCurve, refused_golds, saved_evaluation
 from grpo.training.causes import History
 
 
@@ -57,6 +57,15 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     assert compared["reward"]["n"] == compared["rewards"]["own"]["n"] == 2 and compared["reward"]["difference"] == 0.75
     shown = " ".join(capsys.readouterr().out.split())
     assert "own │ 0.33 │ 1.00" in shown and "Likely cause: no sampled weight has changed in 12" in shown
+
+
+def test_gold_answers_that_the_judge_refuses_are_said_with_the_rows_columns():
+    golds = ["['6', '6 pens']"] * 3 + ["7"]
+    answers = [Answer(question="?", answer=gold, row={"unit": "km"}) for gold in golds]
+    assert refused_golds(Task(XML), answers).startswith("3 of 4 gold answers are not accepted")
+    assert refused_golds(Task(XML), answers[3:]) == ""
+    judge = Task(XML, judge=lambda text, row: row["unit"] in text)
+    assert refused_golds(judge, answers).startswith("4 of 4 gold answers are not accepted")
 
 
 def read(name):
