@@ -331,7 +331,7 @@ MOMENTS = {
     "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "giving up this rollout"),
     "a rollout by generate": (
         {"repetition_penalty": "1.1"},
-        "transformers.GenerationMixin.generate",
+        "trl.trainer.grpo_trainer.GRPOTrainer._generate_single_turn",
         3,
         "giving up this rollout",
     ),
