@@ -20,7 +20,8 @@ from rewards import is_gold
 
 MOST, SECONDS = 1000, 5.0  # different gold answers, and seconds for them
 CHOICE = re.compile(r"\(?([A-J])[.):]\s+\S.*", re.DOTALL)  # a letter with its choice
-ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # of a list as text
+LIST = re.compile(r"[\[({]\s*(['\"]).*['\"],?\s*[\])}]", re.DOTALL)  # a list as text
+ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # of it
 LONG = 80  # characters from which a text is none that a completion repeats word for word
 ANOTHER = "1234567.7654321", "\N{REPLACEMENT CHARACTER}"  # gold answers that no text claims: a number, a text
 WORD_FOR_WORD = ""  # instead of what is given back
@@ -120,7 +121,8 @@ def _said(gold: str, choices: bool) -> Iterator[str]:
         yield choice[1]
     elif gold.startswith("{'") and "':" in gold:  # an object as Python writes it
         yield WORD_FOR_WORD
-    elif gold[:1] + gold[-1:] in ("[]", "()", "{}") and (items := ["".join(item) for item in ITEM.findall(gold)]):
+    elif LIST.fullmatch(gold):
+        items = ["".join(item) for item in ITEM.findall(gold)]
         if "'" in gold or any(one != two and one in two for one in items for two in items):  # else it may be JSON
             yield from items
     elif "|" in gold.strip("|") and kind_of(gold) == "text" and "\n" not in gold:

@@ -225,8 +225,8 @@ def _after_hashes(text: str) -> str | None:
     """
     parts = text.split("####")
     for part in reversed(parts[1:]):
-        if answer := _ANSWER.fullmatch(part):
-            part = answer[1]
+        if heading := _ANSWER.fullmatch(part):
+            part = heading[1]
         if (part := part.lstrip("#")).strip() and not _HEADING.match(part):
             answer = part.strip()
             return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(f"####{part}")
