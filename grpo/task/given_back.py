@@ -16,6 +16,7 @@ from grpo.core.errors import USERS_ERRORS
 from grpo.core.text import counted, shorten
 from grpo.task.gold import alternatives
 from grpo.task.task import Task
+from grpo.task.wrong import rewritten_json
 from rewards import is_gold
 
 MOST, SECONDS = 1000, 5.0  # different gold answers, and seconds for them
@@ -127,8 +128,9 @@ def _said(gold: str, choices: bool) -> Iterator[str]:
             yield from items
     elif "|" in gold.strip("|") and kind_of(gold) == "text" and "\n" not in gold:
         yield from filter(None, map(str.strip, gold.split("|")))
-    elif "\n" in gold and not any(find_answer(gold, mark) for mark in ("boxed", "final", "xml")):
-        yield WORD_FOR_WORD
+    elif "\n" in gold:
+        if not (rewritten_json(gold) or any(find_answer(gold, mark) for mark in ("boxed", "final", "xml"))):
+            yield WORD_FOR_WORD
     elif kind_of(gold) == "text" and not grade(f"The answer is {gold}.", gold).right:
         said = [text for other in ANOTHER if (text := grade(gold, other, "text").read) and text != gold]
         said = [text for text in said if kind_of(text) != "text" or len(text) == 1 or gold.endswith(".")]
