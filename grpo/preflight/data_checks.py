@@ -229,7 +229,11 @@ def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     )
     if plan.task.judge:
         remedy = "let the judge accept the gold answer of each row, or correct these answers"
-    elif gold.startswith("["):
+    elif "|" in gold:
+        remedy = (
+            f"if any part is right, return the list, {{**row, 'answer': row[{column!r}].split('|')}}, in a `prepare`"
+        )
+    elif gold.startswith(("[", "(")) and ("'" in gold or '"' in gold):
         remedy = f"if any of its items is right, return the list, {{**row, 'answer': parsed(row[{column!r}])}}, in a "
         remedy += "`prepare`, with parsed of grpo.data.files; if not, write a judge"
     elif len(given) == 1 and given.isalpha():

@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from exact_answers import grade
+from exact_answers.marks import find_answer
 from exact_answers.verdict import kind_of
 from grpo.core.errors import USERS_ERRORS
 from grpo.core.text import counted, shorten
 from grpo.task.gold import alternatives
 from grpo.task.task import Task
+from grpo.task.wrong import rewritten_json
 from rewards import is_gold
 
 MOST, SECONDS = 1000, 5.0  # different gold answers, and seconds for them
 CHOICE = re.compile(r"\(?([A-J])[.):]\s+\S.*", re.DOTALL)  # a letter with its choice
-ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # of a list as text
+LIST = re.compile(r"[\[({]\s*(['\"]).*['\"],?\s*[\])}]", re.DOTALL)  # a list as text
+ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # of it
 LONG = 80  # characters from which a text is none that a completion repeats word for word
 ANOTHER = "1234567.7654321", "\N{REPLACEMENT CHARACTER}"  # gold answers that no text claims: a number, a text
 WORD_FOR_WORD = ""  # instead of what is given back
@@ -117,15 +120,23 @@ def _said(gold: str, choices: bool) -> Iterator[str]:
     """Yield what a completion would say for a gold answer that reads badly: a part, or what the rule reads in it."""
     if choices and (choice := CHOICE.fullmatch(gold)):
         yield choice[1]
-    elif gold.startswith("[") and gold.endswith("]") and (items := ["".join(item) for item in ITEM.findall(gold)]):
+    elif gold.startswith("{'") and "':" in gold:  # an object as Python writes it
+        yield WORD_FOR_WORD
+    elif LIST.fullmatch(gold):
+        items = ["".join(item) for item in ITEM.findall(gold)]
         if "'" in gold or any(one != two and one in two for one in items for two in items):  # else it may be JSON
             yield from items
+    elif "|" in gold.strip("|") and kind_of(gold) == "text" and "\n" not in gold:
+        yield from filter(None, map(str.strip, gold.split("|")))
+    elif "\n" in gold:
+        if not (rewritten_json(gold) or any(find_answer(gold, mark) for mark in ("boxed", "final", "xml"))):
+            yield WORD_FOR_WORD
     elif kind_of(gold) == "text" and not grade(f"The answer is {gold}.", gold).right:
         said = [text for other in ANOTHER if (text := grade(gold, other, "text").read) and text != gold]
         said = [text for text in said if kind_of(text) != "text" or len(text) == 1 or gold.endswith(".")]
         if said and not any(grade(text, gold, "text").right for text in said):
             yield said[0]
-        elif "\n" in gold or (len(gold) > LONG and not said):
+        elif len(gold) > LONG and not said:
             yield WORD_FOR_WORD
 
 

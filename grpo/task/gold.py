@@ -33,6 +33,7 @@ _WRAPPED = re.compile(
 MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
 _THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")  # a space that separates thousands
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not separate thousands, or further lines
+_ANSWER = re.compile(r"[#* ]*(?:final )?answer[:* ]*\n(.*)", re.IGNORECASE | re.DOTALL)  # after ####: a heading of it
 _HEADING = re.compile(r"\s*[^\W\d_][^\n]*\n\s*\S")  # after ####: a line that begins with a word, above a text
 
 
@@ -224,6 +225,8 @@ def _after_hashes(text: str) -> str | None:
     """
     parts = text.split("####")
     for part in reversed(parts[1:]):
+        if heading := _ANSWER.fullmatch(part):
+            part = heading[1]
         if (part := part.lstrip("#")).strip() and not _HEADING.match(part):
             answer = part.strip()
             return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(f"####{part}")

@@ -235,6 +235,8 @@ def test_decimals_that_people_round_are_said_to_be_exact(table):
 
 GIVEN_BACK = {  # gold answers, and code of a `prepare` that the remedy asks for
     "list": (lambda n: f"['{2 * n}', '{2 * n} pens']", "{**row, 'answer': parsed(row['answer'])}"),
+    "tuple": (lambda n: f"('{2 * n}', '{2 * n} pens')", "{**row, 'answer': parsed(row['answer'])}"),
+    "bars": (lambda n: f"{2 * n}|{2 * n} pens", "{**row, 'answer': row['answer'].split('|')}"),
     "letter": (lambda n: f"{'ABC'[n % 3]}. {n}", "{**row, 'answer': row['answer'][0]}"),
     "sentence": (
         lambda n: f"We add. Therefore the final result is {n}.",
@@ -252,6 +254,7 @@ def test_gold_answers_that_the_judge_refuses_are_warned_of_whatever_the_rewards(
     assert checks["given back"].status == "warning"
     assert checks["given back"].finding.startswith("30 of 30 gold answers are not accepted as completions give them: ")
     assert "judge_reward_func" not in checks["gold answers"].remedy
+    assert name not in ("list", "tuple", "bars") or code in checks["given back"].remedy
     Path("my_rows.py").write_text(f"from grpo.data.files import parsed\ndef whole(row): return {code}\n")
     after = table(rows=rows, rewards=rewards, prepare="my_rows.whole", allow_custom_rewards="true")
     assert "given back" not in after

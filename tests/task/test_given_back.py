@@ -27,11 +27,16 @@ SOUND = [
     *("A", "yes", "No.", "billing", "Paris, France", "Dr. Martin Luther King, Jr.", "12 March 2024", "2007-04-12"),
     *("World War 2", "Apollo 11", "Not enough information", "unknown", "none of the above", "John, Paul and Ringo"),
     *('{"shop": "Ada", "total": 5.70}', '["Ann", "Ben"]', "SELECT name FROM t WHERE id = 3", "H2O", "print('hi')"),
+    *("(f'(1), f'(2))", "|x| + 1", "We add.\nAnswer: 6", '{\n  "a": 1}'),
     *("The Lord of the Rings: The Return of the King", "3 hours and 20 minutes", "6 or 7", "50 %"),
 ]
 UNSOUND = {  # gold answers, and what is wrong when a completion gives it
     "['6', '6 pens']": "6",
     '["6", "6 pens"]': "6",
+    "('6', '6 pens')": "6",
+    "6|6 pens": "6",
+    "{'value': 6}": given_back.WORD_FOR_WORD,
+    "#### Step 1\nWe add.\n#### Step 2\nSo it is 6.": given_back.WORD_FOR_WORD,
     "['Ann' 'Ben']": "Ann",  # as NumPy writes them
     "There are 2 boxes. Therefore, she has 6 pens.": "6 pens",
     "The answer is 42": "42",

@@ -72,6 +72,7 @@ def test_a_cell_is_searched_once_for_each_mark(values, looked, monkeypatch):
         (["#### **6**", "#### $$7$$"], "xml", ["6", "7"]),
         (["<think>Is it 7? #### 7</think> #### 6", "#### 1\n#### 2", "##### 5 ####", "#### Step 1\nWe add.\n#### 8"],
          "xml", ["6", "2", "5", "8"]),
+        (["#### Step 1\nWe add.\n\n#### Answer\n6", "#### Final answer:\n\n$7$\n"], "xml", ["6", "7"]),
         (["<think><answer>7</answer></think><answer>6</answer>"] * 2, "xml", ["6", "6"]),
         ([r"<think>\boxed{7}</think>\boxed{6}", r"\boxed{7}, no: \boxed{6}"], "xml", ["6", "6"]),
         (["#### Step 1\nWe add.", "#### Step 2\nSo 6."], "xml", ["#### Step 1\nWe add.", "#### Step 2\nSo 6."]),
