@@ -62,7 +62,7 @@ class Questions:
     readings: list[Reading]  # of the tables that were read
     cut_off: bool  # True if the held-out rows were cut off the training rows
     lengths: list[int]  # tokens of the prompts of `rows`, and of those dropped for their length
-    tokens: str  # a hash of the tokens of these prompts, and of the end token
+    tokens: str  # a hash of the tokens of the held-out prompts, else of those of `rows`, and of the end token
     too_long: int = 0  # training rows dropped for their length
     reasoning: list[str]  # text before the answer in the first thousand gold solutions of `rows`
     checks: list[Check]  # of findings.py: preflight's lines about the rows
@@ -227,7 +227,10 @@ def _hold_out(made: Mapping[str, Dataset], count: int | None) -> tuple[Dataset, 
 def _measured(
     config: Config, tokenizer: PreTrainedTokenizerBase, count: int, *tables: Dataset
 ) -> tuple[list[int], str]:
-    """Measure the first `count` prompts of these tables: their lengths, and a hash of them and of the end token."""
+    """Return the lengths of the first `count` prompts of these tables, and a hash of the others, else of these.
+
+    The hash includes the end token.
+    """
     if (prompts := sum(map(len, tables))) >= MANY_PROMPTS:
         say(f"tokenizing {prompts:,} prompts")
     with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
@@ -423,13 +426,17 @@ def _question(cell: Any, where: str) -> str | list[Message]:
 
 
 def lengths_and_hash(prompts: Iterable[list[int]], count: int) -> tuple[list[int], str]:
-    """Return the lengths of the first `count` prompts in tokens, and a hash of them. Keep none of the tokens."""
-    lengths, digest = list[int](), hashlib.sha256()
+    """Return the lengths of the first `count` prompts in tokens, and a hash of the others, or of these without others.
+
+    Keep none of the tokens.
+    """
+    lengths, first, others = list[int](), hashlib.sha256(), hashlib.sha256()
+    has_others = False
     for ids in prompts:
-        if len(lengths) < count:
-            lengths.append(len(ids))
-            digest.update(repr(ids).encode())
-    return lengths, digest.hexdigest()
+        has_others = len(lengths) == count
+        (others if has_others else first).update(repr(ids).encode())
+        lengths += [] if has_others else [len(ids)]
+    return lengths, (others if has_others else first).hexdigest()
 
 
 def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,7 +44,7 @@ class Rows(Protocol):
 
     @property
     def tokens(self) -> str:
-        """A hash of the tokens of the prompts of `rows`."""
+        """A hash of the tokens of the held-out prompts, else of those of `rows`."""
 
 
 def seal_record(settings: dict[str, Any], sources: dict[str, str], data: Rows, sharding: str) -> dict[str, Any]:
@@ -185,7 +185,14 @@ def _in_words(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> di
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
     """Return the sources that differ from those of a seal or record. Sources missing in either are not compared."""
     before = then.get("sources") or {}
-    return without_rest(label for label in now if before.get(label, now[label]) != now[label])
+    return independent(label for label in now if before.get(label, now[label]) != now[label])
+
+
+def independent(labels: Iterable[str], of_other_models: bool = False) -> list[str]:
+    """Drop sources that another difference changes anyway, such as the tokens of other prompts."""
+    found = list(labels)
+    caused = {TOKENS: of_other_models or not {HELD_OUT, *IN_PROMPTS}.isdisjoint(found), WEIGHTS: of_other_models}
+    return without_rest(label for label in found if not caused.get(label))
 
 
 def note_changes(

@@ -23,8 +23,7 @@ from grpo.results import comparison, measures
 from grpo.results.answer import Answer
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
-from grpo.runs.resume import COLUMNS, IN_PROMPTS, TOKENS, WEIGHTS
-from grpo.runs.source import without_rest
+from grpo.runs.resume import COLUMNS, independent
 
 DEFAULTS = dataclasses.asdict(ScriptArguments())
 HELPERS = "code in ", "contents of "  # how the labels of what functions use begin
@@ -58,12 +57,9 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
             hashes.setdefault(label, set()).update([value] if value else [])
     found = [label for label, values in hashes.items() if len(values) > 1]
     of_model = {"model_name_or_path", "model_revision", "dtype", "load_in_4bit", "load_in_8bit"} & {*differing(runs)}
-    caused = {
-        COLUMNS: "training rows" in found,
-        TOKENS: bool({"training rows", *IN_PROMPTS} & {*found} or of_model),
-        WEIGHTS: bool(of_model),
-    }
-    return without_rest(label for label in found if not caused.get(label))
+    if "training rows" in found:
+        found = [label for label in found if label != COLUMNS]
+    return independent(found, of_other_models=bool(of_model))
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:

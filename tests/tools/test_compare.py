@@ -211,7 +211,7 @@ def test_copies_of_a_run_count_once(runs, capsys):
 
 RESTS_ON = {  # a part of what a run rests on; what is said if it differs alone, and with what changes it anyway
     "other columns of the training rows": {"data": {"fingerprint": "2"}},
-    "tokens of the prompts": {"data": {"fingerprint": "2"}},
+    "tokens of the prompts": {"sources": {"system prompt": "2", "tokens of the prompts": "2"}},
     "weights to begin with": {"settings": {"model_name_or_path": "other"}},
     "held-out questions": None,
 }
@@ -220,7 +220,7 @@ RESTS_ON = {  # a part of what a run rests on; what is said if it differs alone,
 @pytest.mark.parametrize("part", RESTS_ON)
 def test_what_a_run_rests_on_is_compared(capsys, part):
     first, other = (write_learner(Path(name), gain) for name, gain in (("a", 2), ("b", 4)))
-    change(first, sources={part: "1"}, data={"fingerprint": "1"})
+    change(first, sources={part: "1", "system prompt": "1"}, data={"fingerprint": "1"})
     change(other, sources={part: "2"}, data={"fingerprint": "1"})
     said = shown(capsys, first, other)
     assert said.endswith(f"What differs: Other {part}") and "mean gain" not in said
