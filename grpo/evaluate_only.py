@@ -5,7 +5,7 @@ from grpo.core.processes import is_first_process
 from grpo.data.dataset import load_questions
 from grpo.evaluation.evaluate import HeldOut, save
 from grpo.policy.answering import Policy
-from grpo.policy.loading import digest_of_weights, load_for_evaluation, load_tokenizer
+from grpo.policy.loading import digest_of_configuration, digest_of_weights, load_for_evaluation, load_tokenizer
 from grpo.policy.templates import fit_to_template
 from grpo.preflight.plan import Plan
 from grpo.preflight.preflight import check
@@ -31,7 +31,7 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
     with run.open(questions):
         run.step = None
         model = load_for_evaluation(config)
-        run.check_weights(digest_of_weights(model))
+        run.begin_with(digest_of_weights(model), digest_of_configuration(model))
         policy = Policy.in_training(model, tokenizer, config.training, task.prompt.prefill)
         weights, samples = weights_of(config, rewards), config.script.eval_num_samples
         with run.during(EVALUATION):

@@ -120,7 +120,7 @@ def test_a_helper_in_another_file_is_compared_without_its_comments(script, capfd
     assert Path(runs[0], "source/my_helpers.py").read_text() == helper
     capfd.readouterr()
     assert main(f"# why\n{helper}")(AUTO) == 0
-    assert f"{runs[0]} has finished, and nothing has changed since" in shown(capfd)
+    assert f"{runs[0]} has finished, and its settings and code have not changed" in shown(capfd)
     assert main(other)(AUTO) == 2
     assert f"{runs[0]} differs in the code in my_helpers.py" in shown(capfd)
     assert main(other)(ARGV) == 0

@@ -11,6 +11,7 @@ from grpo.policy.loading import read_adapter
 
 # ModelConfig's settings, and their names in a saved adapter
 NAMES = {
+    "use_peft": "",
     "lora_r": "r",
     "lora_alpha": "lora_alpha",
     "lora_dropout": "lora_dropout",
@@ -37,8 +38,11 @@ def take_from_saved(settings: dict[str, Any], origin: dict[str, str]) -> list[Ch
         return []
     replaced = []
     for key, saved_as in NAMES.items():
-        given, saved = settings[key], _saved(adapter, saved_as)
+        given, saved = settings[key], _saved(adapter, saved_as) if saved_as else True
         if _plain(given) == _plain(saved):
+            continue
+        if isinstance(given, str) and isinstance(saved, list):  # a pattern, as which they may have been chosen
+            settings[key] = saved
             continue
         if origin.get(key) in ("flag", "recipe"):
             raise UserError(

@@ -194,7 +194,7 @@ class Setting:
         may_be_none: True if None is a value, although TRL's default is another.
         on_cpu: the value that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
         change: the meaning of another value.
-        measures: True if evaluations answer or grade by it, so that their figures rest on it.
+        measures: what of an evaluation rests on it: `answers`, or only `samples` of several to a question.
         same: values that compute the same, so that one instead of another is no change.
         is_seed: True if it may differ between runs of one experiment.
         of_process: True if it may differ between the processes of one run.
@@ -210,7 +210,7 @@ class Setting:
     may_be_none: bool = False
     on_cpu: Any = UNSET
     change: Change = EXPERIMENT
-    measures: bool = False
+    measures: str = ""
     same: tuple[str, ...] = ()
     is_seed: bool = False
     of_process: bool = False
@@ -296,13 +296,15 @@ class ScriptArguments:
     reward_funcs: list[str] = _setting(
         list(REWARD_FUNCS),
         "Names of rewards.py and examples/more_rewards.py, functions in HYPERPARAMETERS, or my_file.my_function.",
-        measures=True,
+        measures="answers",
     )
     reward_args: dict[str, Any] | str | None = _setting(
-        None, 'Parameters of rewards: {"length_reward_func": {"low": 50}}.', measures=True
+        None, 'Parameters of rewards: {"length_reward_func": {"low": 50}}.', measures="answers"
     )
     judge: str | None = _setting(
-        None, "Decides what is right: my_file.my_function(text, row) -> bool; unset: the lenient rule.", measures=True
+        None,
+        "Decides what is right: my_file.my_function(text, row) -> bool; unset: the lenient rule.",
+        measures="answers",
     )
     allow_custom_rewards: bool = _setting(
         False, "Let reward_funcs, judge and prepare run functions in your own files.", change=NOTHING
@@ -412,17 +414,17 @@ TRL_SETTINGS = {
     # Sampling
     "max_completion_length": Setting(
         range=AT_LEAST_1,
-        measures=True,
+        measures="answers",
         aliases=("max_length", "max_new_tokens", "max_response_length", "max_tokens"),  # transformers', verl's, vLLM's
     ),
-    "temperature": Setting(range=ABOVE_0, measures=True),
-    "top_p": Setting(range=ABOVE_0_TO_1, measures=True),
-    "top_k": Setting(range=AT_LEAST_0, measures=True),
-    "min_p": Setting(range=FROM_0_TO_1, measures=True),
-    "repetition_penalty": Setting(range=ABOVE_0, measures=True),
-    "generation_kwargs": Setting(measures=True),
-    "chat_template_kwargs": Setting(measures=True),
-    "cache_implementation": Setting(measures=True),
+    "temperature": Setting(range=ABOVE_0, measures="samples"),
+    "top_p": Setting(range=ABOVE_0_TO_1, measures="samples"),
+    "top_k": Setting(range=AT_LEAST_0, measures="samples"),
+    "min_p": Setting(range=FROM_0_TO_1, measures="samples"),
+    "repetition_penalty": Setting(range=ABOVE_0, measures="samples"),
+    "generation_kwargs": Setting(measures="samples"),
+    "chat_template_kwargs": Setting(measures="answers"),
+    "cache_implementation": Setting(measures="samples"),
     "max_tool_calling_iterations": Setting(fixed=(None, f"{NO_EFFECT} the model gets no tools")),
     "use_vllm": Setting(default=None, may_be_none=True),  # None: if it is installed and there is a CUDA GPU
     "vllm_mode": Setting(choices=("colocate", "server"), needs=(VLLM,)),
@@ -450,7 +452,7 @@ TRL_SETTINGS = {
     "use_transformers_paged": Setting(fixed=(False, OTHER_SAMPLES)),
     "transformers_continuous_batching_config": Setting(fixed=(None, OTHER_SAMPLES)),
     # Rewards and advantages
-    "reward_weights": Setting(measures=True),
+    "reward_weights": Setting(measures="answers"),
     "multi_objective_aggregation": Setting(choices=("sum_then_normalize", "normalize_then_sum")),
     "scale_rewards": Setting(choices=("group", "batch", "none")),
     # The loss
@@ -495,8 +497,8 @@ TRL_SETTINGS = {
     "average_tokens_across_devices": Setting(fixed=(True, f"{NO_EFFECT} TRL's losses count tokens themselves")),
     # The machine
     "use_cpu": Setting(aliases=("cpu",)),
-    "bf16": Setting(default=True, measures=True),  # on a CPU only if a recipe or a flag asks for it
-    "fp16": Setting(on_cpu=False, measures=True),
+    "bf16": Setting(default=True, measures="answers"),  # on a CPU only if a recipe or a flag asks for it
+    "fp16": Setting(on_cpu=False, measures="answers"),
     "tf32": Setting(on_cpu=None),
     "bf16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
     "fp16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
@@ -567,7 +569,7 @@ TRL_SETTINGS = {
     "hub_private_repo": Setting(change=NOTHING, needs=(UPLOADS,), of_process=True),
     "hub*": Setting(change=NOTHING, of_process=True),
     "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
-    "num_generations_eval": Setting(range=AT_LEAST_1, change=MEASURE, measures=True, needs=(TRL_EVALUATES,)),
+    "num_generations_eval": Setting(range=AT_LEAST_1, change=MEASURE, measures="samples", needs=(TRL_EVALUATES,)),
     "eval_strategy": Setting(change=MEASURE),
     "eval_on_start": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
     "eval_steps": Setting(range=ABOVE_0, change=MEASURE, needs=(TRL_EVALUATES, is_one_of("eval_strategy", "steps"))),
@@ -604,6 +606,11 @@ def about(name: str) -> Setting:
     """Return what is known of a setting: its own line, else its family's, else nothing."""
     family = next((known for start, known in FAMILIES.items() if name.startswith(start)), Setting())
     return SETTINGS.get(name, family)
+
+
+def adapter_decides(name: str, origin: Mapping[str, str]) -> bool:
+    """True if a saved adapter that is trained further has replaced a setting (config/adapters.py)."""
+    return origin.get(name) == "machine" and (name == "use_peft" or ADAPTER in about(name).needs)
 
 
 def changes_learning(name: str) -> bool:

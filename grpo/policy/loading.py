@@ -4,6 +4,7 @@ Configurations are read for preflight, weights after it, and all of them before 
 """
 
 import contextlib
+import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -178,7 +179,7 @@ def _load_policy(config: Config, trainable: bool) -> Any:
 
 
 def digest_of_weights(model: Any) -> str:
-    """Return a hash of a model's weights, the same on any device and for any names; "" if they are elsewhere.
+    """Return a hash of the sums of a model's weights, the same on any device; "" if they are elsewhere.
 
     Quantized weights are left out: their bits depend on the device, while those of embeddings and norms do not.
     """
@@ -189,7 +190,26 @@ def digest_of_weights(model: Any) -> str:
         if weight.is_floating_point():
             bits = weight.detach().view(BITS[weight.element_size()])
             sums.append(bits.sum(dtype=torch.int64).item())  # of whole numbers, so that no order of addition counts
-    return digest(*map(str, sorted(sums)))
+    return digest(*map(str, sums))
+
+
+# What differs between copies of a configuration, or is a setting of the run
+OF_A_COPY = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "_from_model_config")
+
+
+def digest_of_configuration(model: Any) -> str:
+    """Return a hash of what a model's configuration and that of its generation set, besides defaults."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, dict):
+            known = {key: item for key, item in value.items() if key not in OF_A_COPY}
+            return {key: kept(item) for key, item in known.items() if not key.startswith("_attn_implementation")}
+        return value
+
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    parts = [base.config.to_diff_dict()]
+    parts += [base.generation_config.to_diff_dict()] if getattr(base, "generation_config", None) else []
+    return digest(*(json.dumps(kept(part), sort_keys=True, default=str) for part in parts))
 
 
 def own_attention(config: Config) -> str:

@@ -85,7 +85,7 @@ def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     last = next((line["measure"] for line in reversed(lines) if "measure" in line), None)
     for line in lines:
         if "train_runtime" not in line:
-            same = line.get("measure", last) == last
+            same = line.get("measure") == last
             kept = {key: value for key, value in line.items() if same or not is_of_evaluation(key)}
             steps[line["step"]] = steps.get(line["step"], {}) | kept
     return [steps[step] for step in sorted(steps)]

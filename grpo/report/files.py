@@ -132,7 +132,11 @@ def read_run(run: Path) -> RunFiles:
 def best_weights(record: dict[str, Any]) -> str:
     """Return which weights a run saved, in words, if they are those of its best checkpoint."""
     best, metric = record.get("best_step"), (record.get("settings") or {}).get("metric_for_best_model")
-    chosen = f"weights of step {best}, the best by {metric} on the held-out questions, which flatters their figures"
+    begins = max((session.get("best_from", 0) for session in record.get("sessions") or []), default=0)
+    since = f" from step {begins} on" * bool(begins)
+    chosen = (
+        f"weights of step {best}, the best{since} by {metric} on the held-out questions, which flatters their figures"
+    )
     return "" if best is None else chosen
 
 

@@ -45,6 +45,7 @@ class Data(TypedDict, total=False):
 class Session(TypedDict, total=False):
     from_step: Required[int]
     changed: list[str]
+    best_from: int  # the step from which on values of the metric are compared
     seconds: float
 
 

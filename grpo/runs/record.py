@@ -51,6 +51,8 @@ def start_record(run: "Run", **values: Any) -> None:
     session = {"started": now, "from_step": step, "command": commands.line(**how)}
     if run.changed:
         session["changed"] = run.changed
+    if run.rechosen:
+        session["best_from"] = step
     record = {
         "status": "running",
         "started": earlier.get("started", now),

@@ -23,8 +23,10 @@ from grpo.runs.source import REST, without_rest
 # What the processes of one run compare, besides settings, sources and versions
 FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows"}
 # Sources that are not code, by their label for people
-HELD_OUT, COLUMNS, TOKENS = "held-out questions", "other columns of the training rows", "tokens of the prompts"
-WEIGHTS = "weights to begin with"
+HELD_OUT, COLUMNS, TOKENS = "held-out questions", "further columns of the training rows", "tokens of the prompts"
+WEIGHTS, CONFIGURATION = "weights to begin with", "configuration of the model"
+OWN, TRLS = "the run's", "TRL's"
+CHOOSER = "evaluation that chooses the best checkpoint"
 FOLLOW_A_METRIC = "reduce_lr_on_plateau", "greedy"  # schedules; a checkpoint has their rate and arguments
 CHOOSERS = "metric_for_best_model", "greater_is_better"
 # Parts of every prompt: a change would change all remaining training rows
@@ -97,7 +99,7 @@ def check_rows(checkpoint: Path, rows: Dataset) -> None:
     if checkpoints.read_seal(checkpoint).get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
-            f"skip some; use the run's own data, prompt, chat template and eval_* settings{_or_new_run(checkpoint)}"
+            f"skip some; use the run's own data, prompt and eval_* settings{_or_new_run(checkpoint)}"
         )
 
 
@@ -115,15 +117,16 @@ def measure_of(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a seal or record that evaluations rest on.
 
     These are the questions and the columns that rewards and judge read, the code of rewards and judge, the prompt and
-    its tokens, and the settings of answering and grading.
+    its tokens, the model's configuration, and the settings of answering and grading.
     """
     sources = {key: value for key, value in (facts.get("sources") or {}).items() if not key.startswith(REST)}
+    trls = sources.pop(CHOOSER, OWN) != OWN
     for apart in (COLUMNS, WEIGHTS, "code of prepare"):  # held-out questions are as `prepare` made them
         sources.pop(apart, None)
-    return {
-        "settings": {key: value for key, value in (facts.get("settings") or {}).items() if about(key).measures},
-        "sources": sources,
-    }
+    settings = facts.get("settings") or {}
+    kinds = {"answers", "samples"} if trls or (settings.get("eval_num_samples") or 1) > 1 else {"answers"}
+    kept = {key: value for key, value in settings.items() if about(key).measures in kinds}
+    return {"settings": kept, "sources": sources}
 
 
 def changed_measure(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
@@ -134,9 +137,11 @@ def changed_measure(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
 
 
 def changed_chooser(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
-    """Return, in words, what makes another metric, or its other end, choose the best checkpoint."""
-    changed = changes(checkpoints.read_seal(checkpoint), facts["settings"], CHOOSERS.__contains__)
-    return list(_in_words(changed, []).values())
+    """Return, in words, what makes another metric, its other end or another evaluation choose the best checkpoint."""
+    sealed = checkpoints.read_seal(checkpoint)
+    changed = changes(sealed, facts["settings"], CHOOSERS.__contains__)
+    others = [label for label in other_sources(sealed, facts["sources"]) if label == CHOOSER]
+    return list(_in_words(changed, others).values())
 
 
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ from grpo.core.processes import (
     say,
     sharding,
 )
-from grpo.core.settings import LENGTH, Config, about, given_by
+from grpo.core.settings import LENGTH, Config, about, adapter_decides, given_by
 from grpo.core.text import digest, human_bytes
 from grpo.report import contents, report
 from grpo.report.files import best_weights
@@ -167,13 +167,10 @@ class Run:
             if output != self.output:  # another run was faster
                 say(f"note: {self.output} was taken meanwhile")
                 self._use(output)
-            self.facts = resume.seal_record(self.settings(), self.source.hashes, data, sharding(self.args))
+            chooser = resume.OWN if self.config.own_metric else resume.TRLS
+            sources = self.source.hashes | ({resume.CHOOSER: chooser} if self.args.metric_for_best_model else {})
+            self.facts = resume.seal_record(self.settings(), sources, data, sharding(self.args))
             self._compare_processes()
-            if self.checkpoint:
-                self.remeasured = resume.changed_measure(self.checkpoint, self.facts)
-                self.rechosen = self.remeasured + resume.changed_chooser(self.checkpoint, self.facts)
-                data_changed = [f"the {label}" for label in resume.changed_data(self.checkpoint, data)]
-                self.changed = list(dict.fromkeys([*self.changed, *data_changed, *self.remeasured]))
             with self._signals(), self._readable():
                 yield
 
@@ -185,27 +182,29 @@ class Run:
         if found := first_difference(self.facts | {"checkpoint": checkpoint}, resume.disagreement):
             raise UserError(f"{found}; start the same line with the same code and data on each machine")
 
-    def check_weights(self, weights: str) -> None:
-        """Add the weights that the policy begins with to `facts`.
+    def begin_with(self, weights: str, configuration: str) -> None:
+        """Add the model that training begins with to `facts`, and compare them all with the checkpoint's.
 
         Args:
             weights: their digest; "" if this process does not have them.
+            configuration: a digest of the model's and of its generation's.
 
         Raises:
-            UserError: those of another process, or of the run that wrote the checkpoint, are others.
+            UserError: the model of another process, or the weights of the run that wrote the checkpoint, are others.
         """
         first: str = broadcast_object_list([weights])[0]
-        if not first:
-            return
-        self.facts["sources"] |= {resume.WEIGHTS: weights or first}
+        known = {resume.WEIGHTS: weights or first} if first else {}
+        self.facts["sources"] |= known | {resume.CONFIGURATION: configuration}
         self._compare_processes()
-        if self.checkpoint:
+        if not self.checkpoint:
+            return
+        if first:
             resume.check_weights(self.checkpoint, first, str(self.config.model.model_name_or_path))
-
-    @property
-    def because_remeasured(self) -> str:
-        """What of a resumed run makes evaluations another measure, in words."""
-        return ", ".join(self.remeasured)
+        self.remeasured = resume.changed_measure(self.checkpoint, self.facts)
+        self.rechosen = self.remeasured + resume.changed_chooser(self.checkpoint, self.facts)
+        others = resume.other_sources(checkpoints.read_seal(self.checkpoint), self.facts["sources"])
+        named = [f"the {label}" for label in others if not label.startswith(source.REST)]
+        self.changed = list(dict.fromkeys([*self.changed, *named, *self.remeasured]))
 
     @property
     def measure(self) -> str:
@@ -438,15 +437,21 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
         None if there is nothing to do: the run has finished, and this command changes nothing of it.
     """
     inline = given_by(config.origin, "script") & config.functions.keys()
-    code = source.read(Path(config.script_file), functions_of(config, task, rewards), config.recipe, inline)
+    code = source.read(
+        Path(config.script_file), functions_of(config, task, rewards), config.recipe, inline, config.script.reward_args
+    )
     code = code._replace(hashes=prompts.hashes(task.prompt, task.shots) | code.hashes)
-    differences = partial(resume.differences, settings=config.settings(), sources=code.hashes)
+
+    def compared(settings: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in settings.items() if not adapter_decides(key, config.origin)}
+
+    differences = partial(resume.differences, settings=compared(config.settings()), sources=code.hashes)
     named = None if config.origin["output_dir"] == "machine" else config.training.output_dir
     claim = directory.claim(named, config.default_dir, config.training.resume_from_checkpoint, differences)
     run = Run(config, claim, code)
     if run.checkpoint is None:
         return run
-    settings = run.settings()
+    settings = compared(run.settings())
     run.changed = resume.changed_since(run.checkpoint, settings, code.hashes)
     processes = config.geometry.world_size, sharding(run.args)
     run.notes += resume.note_changes(run.checkpoint, settings, code.hashes, *processes)
@@ -454,7 +459,7 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
     decided = {key: value for key, value in settings.items() if key not in still_open}
     changed = resume.changed_since_the_end(run.checkpoint, run.output, decided, code.hashes)
     if changed == []:
-        say(f"{run.output} has finished, and nothing has changed since; a larger max_steps trains on")
+        say(f"{run.output} has finished, and its settings and code have not changed; a larger max_steps trains on")
         return run if config.script.dry_run else None
     if changed and not any(about(key).change is LENGTH for key in changed):
         finding = f"the run has finished, so it is only evaluated and saved again ({', '.join(changed)} changed)"

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import inspect
 import itertools
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -48,7 +49,11 @@ class Source(NamedTuple):
 
 
 def read(
-    script: Path, functions: Mapping[str, Callable[..., Any]], recipe: Path | None, inline: Collection[str] = ()
+    script: Path,
+    functions: Mapping[str, Callable[..., Any]],
+    recipe: Path | None,
+    inline: Collection[str] = (),
+    arguments: Any = None,
 ) -> Source:
     """Read the script, rewards.py, the recipe, and the user's files that script and functions use.
 
@@ -58,6 +63,7 @@ def read(
     Args:
         functions: the run's rewards, judge and `prepare`, by label.
         inline: the settings of functions that HYPERPARAMETERS decides.
+        arguments: of rewards, which may be names of files.
     """
     names: dict[Path, str] = {}
     used = _users_files(script, functions.values())
@@ -67,7 +73,7 @@ def read(
             names[path.resolve()] = name
     files = {name: path.read_bytes() for path, name in names.items()}
     bodies = {path: _statements(files[name]) for path, name in names.items() if path.suffix == ".py"}
-    code, hashes, homes = dict[str, str](), dict[str, str](), set[Path]()
+    code, hashes, homes, opened = dict[str, str](), dict[str, str](), set[Path](), dict[str, Path]()
     for label, function in functions.items():
         if text := _text_of(function):
             home = _file_of(inspect.getmodule(_holder(function)))
@@ -80,8 +86,10 @@ def read(
         hashes[label] = digest(*map(ast.unparse, kept[_has_docstring(kept) :]))
         if is_script:
             hashes[CALLS] = digest(*_calls_in(body, inline))
-        opened = _named_files(kept, path.parent)
-        hashes |= {f"contents of {name}": _hash_of_file(at) for name, at in opened.items()}
+        opened |= _named_files(kept, path.parent)
+    bound = [getattr(function, "keywords", {}) for function in functions.values()]
+    opened |= _files_among(_values_in([arguments, bound]), script.parent)
+    hashes |= {f"contents of {name}": _hash_of_file(at) for name, at in opened.items()}
     return Source(files, code, hashes)
 
 
@@ -190,15 +198,44 @@ def _calls_in(body: list[ast.stmt], settings: Collection[str]) -> list[str]:
 
 
 def _named_files(body: list[ast.stmt], folder: Path) -> dict[str, Path]:
-    """Return the files whose names are texts in the code, in the working directory or in the code's folder."""
-    docstrings = {id(node.value) for line in body for node in ast.walk(line) if isinstance(node, ast.Expr)}
+    """Return the files whose names are texts in the code, in the working directory or in the code's folder.
+
+    Those that it writes are none: they are different in each session.
+    """
+    nodes = [node for line in body for node in ast.walk(line)]
+    no_names = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+    no_names |= {
+        id(inner) for node in nodes if isinstance(node, ast.Call) and _writes(node) for inner in ast.walk(node)
+    }
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in no_names]
+    return _files_among(texts, folder)
+
+
+def _writes(call: ast.Call) -> bool:
+    """True if a call writes to a file: `open("log.txt", "a")`, `Path("log.txt").write_text(…)`."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    words = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    is_open = name in ("open", "fdopen") and any(re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", word) for word in words)
+    return is_open or name.startswith("write_") or name in ("touch", "unlink", "mkdir", "FileHandler")
+
+
+def _files_among(values: Iterable[Any], folder: Path) -> dict[str, Path]:
+    """Return the texts that are the names of files, seen from the working directory or from this folder."""
     found: dict[str, Path] = {}
-    for node in (node for line in body for node in ast.walk(line)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            with contextlib.suppress(OSError, ValueError):  # a text that is no name
-                at = next((at for at in (Path(node.value), folder / node.value) if at.is_file()), None)
-                found |= {node.value: at} if at else {}
+    for text in (value for value in values if isinstance(value, str)):
+        with contextlib.suppress(OSError, ValueError):  # a text that is no name
+            at = next((at for at in (Path(text), folder / text) if at.is_file()), None)
+            found |= {text: at} if at else {}
     return found
+
+
+def _values_in(value: Any) -> Iterator[Any]:
+    """Yield a value, or all values in a mapping or a list, at any depth."""
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _values_in(item)
+    else:
+        yield value
 
 
 def _hash_of_file(path: Path) -> str:
@@ -236,8 +273,10 @@ def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, Non
 
 def _add_imported(path: Path, folders: Iterable[Path], used: dict[Path, None]) -> None:
     """Add the files that a file imports anywhere, also in the body of a function, which may not have run yet."""
+    searched = {Path(entry).resolve() for entry in sys.path}
+    roots_of_names = [*folders, *(at for at in searched if any(map(at.is_relative_to, folders)))]
     for name, level in _imports_in(ast.parse(path.read_bytes())):
-        roots = [*path.parents][level - 1 : level] if level else folders
+        roots = [*path.parents][level - 1 : level] if level else roots_of_names
         places = [root.joinpath(*name.split(".")) for root in roots]
         for place in (file for at in places for file in (at.with_name(f"{at.name}.py"), at / "__init__.py")):
             if place.is_file() and (file := place.resolve()) not in used and not is_of_a_library(str(file)):

@@ -53,6 +53,7 @@ class AccuracyCurve(TrainerCallback):
         self.held_out = HeldOut(data.held_out, trainer.task, trainer.rewards, weights, script.eval_num_samples)
         self.before: Evaluation | None = None
         self.after: Evaluation | None = None
+        self._begins_anew = False  # True if a resumed run has measured it again
         self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
         self._summary: dict[str, Any] = {}  # of the last evaluation of this session
 
@@ -69,8 +70,10 @@ class AccuracyCurve(TrainerCallback):
             saved = saved_evaluation(checkpoint.parent, self.held_out, self.run.measure)
         before: Evaluation | None = broadcast_object_list([saved])[0]  # the first process': all must do the same
         if before is None:
-            if self.run.remeasured:
-                say(f"note: the evaluation before training is measured again, since {self.run.because_remeasured}")
+            if checkpoint:
+                changed = ", ".join(self.run.remeasured) or "what the saved one rests on, or its record"
+                say(f"note: the evaluation before training is measured again; changed: {changed}")
+            self._begins_anew = checkpoint is not None
             before = self._evaluate(self.held_out)
         else:
             say("Evaluation before training: reused from the start of the run")
@@ -124,7 +127,7 @@ class AccuracyCurve(TrainerCallback):
         if self.before and state.global_step == 0:
             self._log(self.before.summary)
             return
-        if self.before and self.run.remeasured and is_first_process():  # the curve's new beginning
+        if self.before and self._begins_anew and is_first_process():  # the curve, too
             line = {"step": 0, "measure": self.run.measure, **logged(self.before.summary)}
             append_line(self.run.output / "metrics.jsonl", line)
         if self._is_due(state) and self._measured["step"] < state.global_step:

@@ -40,7 +40,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill
     trainer.run, trainer.each_token = run, run.check
-    run.check_weights(trainer.weights)
+    run.begin_with(trainer.weights, trainer.configuration)
     record = task.record()
     trainer.seal_record = run.facts | record  # `ask` reads the prompt from a copied checkpoint
     trackers.start(run.args)

@@ -54,7 +54,7 @@ from grpo.core.phases import (
     Phase,
 )
 from grpo.core.processes import GivenUp, say
-from grpo.policy.loading import digest_of_weights
+from grpo.policy.loading import digest_of_configuration, digest_of_weights
 from grpo.report import card, hub, trackers
 from grpo.results.measures import LENIENT, is_of_evaluation
 from grpo.rewarding.guard import RewardGuard, keep_random_states, random_states_kept
@@ -117,7 +117,7 @@ class RunTrainer(LeanGRPOTrainer):
         history: what alarms and causes know of the run; a resumed run has its own.
         best_step: the optimizer step of the best checkpoint, once its weights are loaded; None before.
         seal_record: additional values for the seal of each checkpoint.
-        weights: a digest of the weights to begin with (policy/loading.py).
+        weights, configuration: digests of the model to begin with (policy/loading.py).
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
 
@@ -128,7 +128,9 @@ class RunTrainer(LeanGRPOTrainer):
     trl_evaluates = True
 
     def __init__(self, model: Any, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
-        self.weights = "" if isinstance(model, str) else digest_of_weights(model)
+        is_loaded = not isinstance(model, str)
+        self.weights = digest_of_weights(model) if is_loaded else ""
+        self.configuration = digest_of_configuration(model) if is_loaded else ""
         super().__init__(model, *args, **kwargs)
         self.seal_record: dict[str, Any] = {}
         self._restore_random_states: Callable[[], None] | None = None
@@ -468,10 +470,11 @@ class RunTrainer(LeanGRPOTrainer):
         with self._during(READING) if resumed else contextlib.nullcontext():
             counts = super()._init_training_state(*args)
         rechosen = self.run.rechosen if self.run else []
-        if resumed is not None and not rechosen:
-            self._restore_callbacks()
+        if resumed is not None:
+            self._restore_callbacks(bool(rechosen))
         if rechosen and self.state.best_metric is not None:
-            say(f"note: the best value so far is dropped, since {', '.join(rechosen)}")
+            begins = f"the best from step {self.state.global_step} on counts"
+            say(f"note: the best value so far is dropped, {begins}; changed: {', '.join(rechosen)}")
             self.state.best_metric = self.state.best_global_step = self.state.best_model_checkpoint = None
         if self.run and self.run.remeasured:  # what is said of the log is not of two measures
             for line in self.state.log_history:
@@ -490,21 +493,30 @@ class RunTrainer(LeanGRPOTrainer):
                 pickles.check(Path(kept))
         return counts
 
-    def _restore_callbacks(self) -> None:
+    def _restore_callbacks(self, is_another_metric: bool) -> None:
         """Give callbacks that export a state (ExportableState) that of the checkpoint, such as used-up patience.
 
         Their arguments stay those of this session. transformers restores them only if asked, with the old arguments.
+
+        Args:
+            is_another_metric: patience, which counts values of the old one, begins anew.
         """
         saved = cast(dict[str, Any], self.state.stateful_callbacks)
+        states = {name: iter(known if isinstance(known, list) else [known]) for name, known in saved.items()}
         for callback in self.callback_handler.callbacks:
-            known = saved.get(type(callback).__name__) if isinstance(callback, ExportableState) else None
+            if not isinstance(callback, ExportableState):
+                continue
+            known = next(states.get(type(callback).__name__, iter(())), None)
+            if is_another_metric and isinstance(callback, EarlyStoppingCallback):
+                continue
             attributes = known.get("attributes") if isinstance(known, dict) else None
+            own = callback.state().get("attributes", {})
             for name, value in attributes.items() if isinstance(attributes, dict) else ():
-                if isinstance(value, type(getattr(callback, name, None))):
+                if name in own:
                     setattr(callback, name, value)
             if isinstance(callback, EarlyStoppingCallback):
-                patience = callback.early_stopping_patience
-                if callback.early_stopping_patience_counter >= patience:  # it has ended the run, which goes on
+                used_up = callback.early_stopping_patience_counter >= callback.early_stopping_patience
+                if used_up:  # it has ended the run, which goes on
                     callback.early_stopping_patience_counter = 0
 
     def _load_best_model(self) -> None:

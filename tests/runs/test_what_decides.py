@@ -85,8 +85,8 @@ def test_a_figure_of_another_measure_is_not_carried_on(resume, case):
     if not said:
         assert REUSED in shown and curve == [0, 2, 4]
         return
-    assert REUSED not in shown and f"measured again, since {said}" in shown, shown
-    assert f"the best value so far is dropped, since {said}" in shown, shown
+    assert REUSED not in shown and f"measured again; changed: {said}" in shown, shown
+    assert f"the best value so far is dropped, the best from step 2 on counts; changed: {said}" in shown, shown
     measured = {line["step"]: line["eval/reward"] for line in metrics() if "eval/reward" in line}
     assert state["best_metric"] in [measured[2], measured[4]]  # both measured in the session that was resumed
     assert curve == [0, 2, 4]
@@ -104,7 +104,7 @@ def test_the_best_value_of_another_metric_is_dropped(resume, other):
     again = resume(**BEST)
     first = read("run/checkpoint-2/trainer_state.json")["best_metric"]
     shown = again(**other)
-    assert f"the best value so far is dropped, since {next(iter(other))}" in shown and REUSED in shown
+    assert f"from step 2 on counts; changed: {next(iter(other))}" in shown and REUSED in shown
     name = f"eval/{other.get('metric_for_best_model', 'reward')}"
     values = {line["step"]: line[name] for line in metrics() if name in line}
     better = min if "greater_is_better" in other else max

@@ -210,7 +210,7 @@ def test_copies_of_a_run_count_once(runs, capsys):
 
 
 RESTS_ON = {  # a part of what a run rests on; what is said if it differs alone, and with what changes it anyway
-    "other columns of the training rows": {"data": {"fingerprint": "2"}},
+    "further columns of the training rows": {"data": {"fingerprint": "2"}},
     "tokens of the prompts": {"sources": {"system prompt": "2", "tokens of the prompts": "2"}},
     "weights to begin with": {"settings": {"model_name_or_path": "other"}},
     "held-out questions": None,

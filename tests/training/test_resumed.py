@@ -69,7 +69,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(learned, capsys):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     assert train_grpo.main(flags(**RESUMED)) == 0
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
-    assert capsys.readouterr().out.count("run has finished, and nothing has changed since") == 1
+    assert capsys.readouterr().out.count("run has finished, and its settings and code have not changed") == 1
     assert train_grpo.main(flags(**RESUMED, per_device_eval_batch_size="9")) == 0
     assert "it is only evaluated and saved again (per_device_eval_batch_size changed)" in shown(capsys)
     again = state_of(run)
