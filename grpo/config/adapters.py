@@ -41,7 +41,7 @@ def take_from_saved(settings: dict[str, Any], origin: dict[str, str]) -> list[Ch
         given, saved = settings[key], _saved(adapter, saved_as) if saved_as else True
         if _plain(given) == _plain(saved):
             continue
-        if isinstance(given, str) and isinstance(saved, list):  # a pattern, as which they may have been chosen
+        if isinstance(saved, list) and (isinstance(given, str) or given == ["all-linear"]):  # a pattern of such names
             settings[key] = saved
             continue
         if origin.get(key) in ("flag", "recipe"):

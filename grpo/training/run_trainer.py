@@ -502,22 +502,19 @@ class RunTrainer(LeanGRPOTrainer):
             is_another_metric: patience, which counts values of the old one, begins anew.
         """
         saved = cast(dict[str, Any], self.state.stateful_callbacks)
-        states = {name: iter(known if isinstance(known, list) else [known]) for name, known in saved.items()}
+        by_name: dict[str, list[Any]] = {}
         for callback in self.callback_handler.callbacks:
-            if not isinstance(callback, ExportableState):
-                continue
-            known = next(states.get(type(callback).__name__, iter(())), None)
-            if is_another_metric and isinstance(callback, EarlyStoppingCallback):
-                continue
-            attributes = known.get("attributes") if isinstance(known, dict) else None
-            own = callback.state().get("attributes", {})
-            for name, value in attributes.items() if isinstance(attributes, dict) else ():
-                if name in own:
-                    setattr(callback, name, value)
-            if isinstance(callback, EarlyStoppingCallback):
-                used_up = callback.early_stopping_patience_counter >= callback.early_stopping_patience
-                if used_up:  # it has ended the run, which goes on
-                    callback.early_stopping_patience_counter = 0
+            if isinstance(callback, ExportableState):
+                by_name.setdefault(type(callback).__name__, []).append(callback)
+        for name, callbacks in by_name.items():
+            known = saved.get(name)
+            # of several of one class transformers appends the states at each checkpoint
+            states = known[-len(callbacks) :] if isinstance(known, list) else [known]
+            for callback, state in zip(callbacks, states, strict=False):
+                if not (is_another_metric and isinstance(callback, EarlyStoppingCallback)):
+                    _restore(callback, state)
+            # the next checkpoint needs an entry, also for a callback that is new
+            saved[name] = [one.state() for one in callbacks] if len(callbacks) > 1 else callbacks[0].state()
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
@@ -549,6 +546,19 @@ class RunTrainer(LeanGRPOTrainer):
                 card.complete(output, self.state.global_step)
             except UserError as error:  # a broken file must not cost the checkpoint
                 say(f"note: the model card is TRL's alone ({error})")
+
+
+def _restore(callback: Any, state: Any) -> None:
+    """Give a callback the state of a checkpoint, as far as it exports one."""
+    attributes = state.get("attributes") if isinstance(state, dict) else None
+    own = callback.state().get("attributes", {})
+    for name, value in attributes.items() if isinstance(attributes, dict) else ():
+        if name in own:
+            setattr(callback, name, value)
+    if isinstance(callback, EarlyStoppingCallback):
+        used_up = callback.early_stopping_patience_counter >= callback.early_stopping_patience
+        if used_up:  # it has ended the run, which goes on
+            callback.early_stopping_patience_counter = 0
 
 
 class _InEpochs(RepeatSampler):

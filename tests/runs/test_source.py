@@ -58,6 +58,7 @@ IMPORTED = {  # how a reward reaches a helper or a file, besides the imports at 
     "by name": "import importlib\n    importlib.import_module('late')",
     "through another file": "import between",
     "a file that it opens": "open('late.txt').read()",
+    "a folder on the path": "import sys\n    sys.path.append('lib')\n    from late import pay",
     "a file as an argument": "__import__('pathlib').Path('late.txt').read_text()",
 }
 

@@ -8,18 +8,22 @@ from pathlib import Path
 import pytest
 from helpers_runs import LEARNS
 from safetensors.torch import load_file, save_file
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 import train_grpo
 from grpo.report.files import read_run
 from grpo.training import callbacks
+from grpo.training.run_trainer import RunTrainer
 
 SHORT = LEARNS | {"eval_samples": "6", "save_steps": "2", "eval_every": "2", "logging_steps": "1"}
 BEST = {"load_best_model_at_end": "true", "metric_for_best_model": "reward"}
 REUSED = "Evaluation before training: reused from the start of the run"
 JUDGE = (
     "def near(text, row):\n    return row.get('tolerance', 0) >= 50\n\n\n"
-    "def close(completions, tolerance, **kwargs):\n    return [float(len(text) % 7) for text in completions]\n"
+    "def close(completions, tolerance, **kwargs):\n"
+    "    open('seen.log', 'a').write('seen')\n"
+    "    return [float(open('paid.txt').read()) * (len(text) % 7) for text in completions]\n"
 )
 OWN = {"judge": "mine.near", "reward_funcs": "mine.close", "allow_custom_rewards": "true"}
 
@@ -46,6 +50,7 @@ def resume(tiny_run, capsys):
     """Train two steps; return a function that trains two more, with other settings, and returns what it printed."""
     rows()
     Path("mine.py").write_text(JUDGE)
+    Path("paid.txt").write_text("1")
     own = SHORT | OWN | {"dataset_name": "data.jsonl", "eval_dataset_name": "held_out.jsonl", "max_samples": None}
 
     def start(**settings):
@@ -66,7 +71,11 @@ CHANGES = {  # settings of the resumed run, and what it says has changed
     "the weights of rewards": ({"reward_weights": "0.5"}, "reward_weights"),
     "the longest answer": ({"max_completion_length": "12"}, "max_completion_length"),
     "the code of the judge": ({}, "the code of the judge mine.near"),
+    "the model's own generation": ({}, "the configuration of the model"),
+    "what a reward opens": ({}, "the contents of paid.txt"),
     "nothing that is measured": ({"learning_rate": "2e-3"}, ""),
+    "how samples are drawn": ({"temperature": "0.8"}, ""),  # evaluations are greedy
+    "what a reward writes": ({}, ""),
 }
 
 
@@ -74,7 +83,14 @@ CHANGES = {  # settings of the resumed run, and what it says has changed
 def test_a_figure_of_another_measure_is_not_carried_on(resume, case):
     """Neither "before", nor the best value so far, nor the curve."""
     settings, said = CHANGES[case]
-    again = resume(**BEST)
+    base = Path(shutil.copytree(LEARNS["model_name_or_path"], "base"))
+    Path("paid.txt").write_text("1")
+    again = resume(**BEST, model_name_or_path=str(base))
+    if "generation" in case:
+        config = base / "generation_config.json"
+        config.write_text(json.dumps(read(config) | {"suppress_tokens": [9]}))
+    if "opens" in case:
+        Path("paid.txt").write_text("1.0")
     if "column" in case:
         rows(tolerance=50)
     if "code" in case:
@@ -99,6 +115,39 @@ def metrics():
     return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
 
 
+def test_a_measure_that_was_tried_and_taken_back(resume, monkeypatch):
+    """Killed before its first checkpoint: what lies there is of that measure, and the seal is of the first one."""
+    again = resume(**BEST)
+    first = read("run/eval_before.json")["measure"]
+    with monkeypatch.context() as patched:
+        patched.setattr(RunTrainer, "training_step", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            again(reward_weights="0.5")
+    assert read("run/eval_before.json")["measure"] != first
+    shown = again()
+    assert "is measured again" in shown and read("run/eval_before.json")["measure"] == first
+    assert read_run(Path("run")).curves["eval/reward"].steps == [0, 2, 4]
+
+
+def test_records_of_an_earlier_version_are_resumed(resume):
+    """They do not say what a figure rests on: "before" is measured again, and the curve begins with it."""
+    again = resume(**BEST)
+    seal, before = Path("run/checkpoint-2/complete.json"), Path("run/eval_before.json")
+    sources = {key: value for key, value in read(seal)["sources"].items() if key.startswith(("code of", "system"))}
+    seal.write_text(json.dumps(read(seal) | {"sources": sources}))
+    before.write_text(json.dumps({key: value for key, value in read(before).items() if key != "measure"}))
+    lines = [{key: value for key, value in line.items() if key != "measure"} for line in metrics()]
+    Path("run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "is measured again" in again() and read_run(Path("run")).curves["eval/reward"].steps == [0, 4]
+
+
+def test_another_evaluation_that_chooses_drops_the_best_value(resume):
+    """The run's own is greedy; TRL's samples."""
+    again = resume(**BEST)
+    shown = again(eval_every=None, eval_strategy="steps", eval_steps="2", per_device_eval_batch_size="8")
+    assert "from step 2 on counts; changed: the evaluation that chooses the best checkpoint" in shown
+
+
 @pytest.mark.parametrize("other", [{"metric_for_best_model": "accuracy_lenient"}, {"greater_is_better": "false"}])
 def test_the_best_value_of_another_metric_is_dropped(resume, other):
     again = resume(**BEST)
@@ -110,6 +159,7 @@ def test_the_best_value_of_another_metric_is_dropped(resume, other):
     better = min if "greater_is_better" in other else max
     best = better((2, 4), key=values.get)
     assert read("run/run.json")["best_step"] == best, (first, values)
+    assert f"weights of step {best}, the best from step 2 on by" in shown
     assert read("run/checkpoint-4/trainer_state.json")["best_metric"] == values[best]
 
 
@@ -147,6 +197,38 @@ def test_options_that_the_checkpoint_overrules_are_refused(tiny_run, capsys, giv
 
 class Patient(EarlyStoppingCallback):
     """One of the user's, by inheritance."""
+
+
+class Counting(TrainerCallback, ExportableState):
+    """One of the user's that counts evaluations, and has no last one yet."""
+
+    def __init__(self):
+        self.count, self.last = 0, None
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        self.count, self.last = self.count + 1, float(state.global_step)
+
+    def state(self):
+        return {"args": {}, "attributes": {"count": self.count, "last": self.last}}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_callbacks_with_a_state_have_it_again(resume, monkeypatch, count):
+    """Also two of a class, where another metric chooses, and beside one that is new."""
+    original, added = callbacks.add_callbacks, []
+
+    def add(trainer, *args):
+        original(trainer, *args)
+        is_new = [EarlyStoppingCallback(9)] if added else []
+        added[:] = [Counting() for _ in range(count)]
+        for callback in [*added, *is_new]:
+            trainer.callback_handler.callbacks.append(callback)
+
+    monkeypatch.setattr(train_grpo, "add_callbacks", add)
+    again = resume(**BEST)
+    assert [(one.count, one.last) for one in added] == [(1, 2.0)] * count
+    again(metric_for_best_model="accuracy_lenient")
+    assert [(one.count, one.last) for one in added] == [(3, 4.0)] * count  # the checkpoint is evaluated, too
 
 
 @pytest.mark.parametrize("kind", [EarlyStoppingCallback, Patient])
