@@ -17,7 +17,7 @@ from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import adapters, best, hardware, validate
-from grpo.config.parsing import DATA_SETS, GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
+from grpo.config.parsing import DATA_SETS, GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, is_default, read_recipe
 from grpo.core import ROOT, commands, folder_of, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
@@ -200,6 +200,7 @@ def _try_optimizer(training: GRPOConfig, flags: Collection[str] = ()) -> None:
         setattr(changed, key, value)
         return Trainer.get_optimizer_cls_and_kwargs(changed)
 
+    name = getattr(training.optim, "value", training.optim)
     default = read()
     for part in filter(None, (training.optim_args or "").split(",")):
         try:
@@ -207,10 +208,11 @@ def _try_optimizer(training: GRPOConfig, flags: Collection[str] = ()) -> None:
         except (ValueError, TypeError):
             ignored = False
         if ignored:
-            raise UserError(f"optim_args: optim {training.optim} does not read {part.strip()}; drop it")
+            raise UserError(f"optim_args: optim {name} does not read {part.strip()}; drop it")
     for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
-        if key in flags and read(key, 0.25) == read(key, 0.5):
-            raise UserError(f"{key}: it has no effect: optim {training.optim} does not read it; drop it")
+        given = key in flags and not is_default(key, getattr(training, key))
+        if given and read(key, 0.25) == read(key, 0.5):
+            raise UserError(f"{key}: it has no effect: optim {name} does not read it; drop it")
     read(value=training.optim_args)
 
 

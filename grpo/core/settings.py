@@ -559,7 +559,9 @@ TRL_SETTINGS = {
     "log_multimodal": Setting(fixed=(True, f"{NO_EFFECT} the model gets text only"), change=NOTHING),
     "log*": Setting(change=NOTHING),
     "num_completions_to_print": Setting(range=AT_LEAST_0, default=2, change=NOTHING, needs=(SHOWS,)),
-    "include_num_input_tokens_seen": Setting(fixed=("no", f"{NO_EFFECT} TRL counts tokens itself: num_tokens")),
+    "include_num_input_tokens_seen": Setting(  # the flag `no` is read as false
+        fixed=(False, f"{NO_EFFECT} TRL counts tokens itself: num_tokens")
+    ),
     "push_to_hub": Setting(change=NOTHING, of_process=True),
     "hub_model_id": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub_revision": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
