@@ -153,8 +153,9 @@ def _check_value(key: str, value: Any, is_set: bool) -> None:
     known = about(key)
     expected = f"; use a number {known.range.label}".rstrip() if known.range else ""
     if isinstance(value, str) and known.range:  # TRL reads the text
-        with contextlib.suppress(ValueError):
-            value = float(value)
+        value = _read_number(value)
+    if isinstance(value, str) and key == "optim_args":  # name=0.9,name=0.1
+        value = [_read_number(part.partition("=")[2]) for part in value.split(",")]
     for number in _numbers(value):
         if number != number or number in (math.inf, -math.inf):  # isfinite raises for large integers
             raise UserError(f"{key}: {number} is not a finite number{expected}")
@@ -165,6 +166,14 @@ def _check_value(key: str, value: Any, is_set: bool) -> None:
         raise UserError(f"{key}: {value!r} is unknown; use {others} or {last}")
     if known.fixed and is_set and value is not None and value != known.fixed[0]:
         raise UserError(f"{key}: {known.fixed[1]}; drop it")
+
+
+def _read_number(text: str) -> float | str:
+    """Return the number that a text is, else the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _numbers(value: Any) -> Iterator[float]:
