@@ -230,6 +230,8 @@ def _try_optimizer(training: GRPOConfig, flags: Collection[str] = ()) -> None:
 def _try_step(kind: Any, options: dict[str, Any]) -> None:
     """Make an optimizer and, if it is torch's own, step. Raise ValueError if no finite weight is left."""
     weight = torch.ones(1, requires_grad=True)
+    if not isinstance(kind, type):  # a function of the model makes it
+        return
     try:
         optimizer = kind([weight], **options)
     except RuntimeError:  # it needs a GPU
@@ -254,7 +256,7 @@ def _try_schedule(training: GRPOConfig) -> None:
     kinds = (TypeError, ValueError, ArithmeticError)
     with one_line(before, kinds=kinds):
         schedule = get_scheduler(kind, optimizer, warmup, steps, scheduler_specific_kwargs=given)
-    for step in sorted({0, 1, warmup, (warmup + steps) // 2, steps - 1, steps}):
+    for step in sorted({0, 1, min(warmup, steps), (min(warmup, steps) + steps) // 2, steps - 1, steps}):
         with one_line(before, f" (the learning rate of step {step})", kinds):
             if isinstance(schedule, LambdaLR) and not 0 <= schedule.lr_lambdas[0](step) < math.inf:
                 raise ValueError("it is below 0, or infinite")
