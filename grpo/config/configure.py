@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import warnings
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig, Trainer, get_scheduler
 from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import adapters, best, hardware, validate
-from grpo.config.parsing import DATA_SETS, GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
+from grpo.config.parsing import DATA_SETS, GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, is_default, read_recipe
 from grpo.core import ROOT, commands, folder_of, processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
@@ -190,9 +192,9 @@ def configure(
 
 
 def _try_optimizer(training: GRPOConfig, flags: Collection[str] = ()) -> None:
-    """Let transformers read the optimizer's settings. Raise UserError for what this optimizer ignores.
+    """Make the optimizer, of one weight. Raise UserError for what it refuses, or ignores.
 
-    That is a part of optim_args, or one of these flags.
+    The latter is a part of optim_args, or one of these flags.
     """
 
     def read(key: str = "optim_args", value: Any = None) -> Any:
@@ -200,30 +202,68 @@ def _try_optimizer(training: GRPOConfig, flags: Collection[str] = ()) -> None:
         setattr(changed, key, value)
         return Trainer.get_optimizer_cls_and_kwargs(changed)
 
-    default = read()
-    for part in filter(None, (training.optim_args or "").split(",")):
+    name, given = getattr(training.optim, "value", training.optim), training.optim_args or ""
+    try:
+        default = read()
+    except (ValueError, AttributeError) as error:
+        if isinstance(error, ValueError) and "pass a" not in str(error):
+            raise
+        return  # GaLore and similar optimizers need the model
+    for part in filter(None, given.split(",")):
+        if "=" not in part:
+            raise UserError(f"optim_args: {part.strip()!r} is no name=value")
         try:
             ignored = read(value=part) == default == read(value=f"{part}1")  # its value may be the default
         except (ValueError, TypeError):
             ignored = False
         if ignored:
-            raise UserError(f"optim_args: optim {training.optim} does not read {part.strip()}; drop it")
+            raise UserError(f"optim_args: optim {name} does not read {part.strip()}; drop it")
     for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
-        if key in flags and read(key, 0.25) == read(key, 0.5):
-            raise UserError(f"{key}: it has no effect: optim {training.optim} does not read it; drop it")
-    read(value=training.optim_args)
+        asks = key in flags and not is_default(key, getattr(training, key))
+        if asks and read(key, 0.25) == read(key, 0.5):
+            raise UserError(f"{key}: it has no effect: optim {name} does not read it; drop it")
+    if given:
+        with one_line(f"optim_args: {given}: ", kinds=(ValueError, TypeError)):
+            _try_step(*read(value=given))
+
+
+def _try_step(kind: Any, options: dict[str, Any]) -> None:
+    """Make an optimizer and, if it is torch's own, step. Raise ValueError if no finite weight is left."""
+    weight = torch.ones(1, requires_grad=True)
+    if not isinstance(kind, type):  # a function of the model makes it
+        return
+    try:
+        optimizer = kind([weight], **options)
+    except RuntimeError:  # it needs a GPU
+        return
+    if kind.__module__.startswith("torch.optim"):
+        for _ in range(2):  # the second one reads what the first one keeps
+            weight.grad = torch.ones(1)
+            optimizer.step()
+        if not weight.isfinite().all():
+            raise ValueError("there is no finite weight after a step")
 
 
 def _try_schedule(training: GRPOConfig) -> None:
-    """Make the learning-rate schedule. Raise UserError for arguments that it does not read."""
+    """Make the learning-rate schedule, and ask for its rates to the end. Raise UserError for what it does not take."""
     kind, given = training.lr_scheduler_type, cast(dict[str, Any], training.lr_scheduler_kwargs or {})
-    optimizer = torch.optim.SGD([torch.zeros(1)])
-    with one_line("lr_scheduler_kwargs: ", kinds=(TypeError, ValueError)):
-        get_scheduler(kind, optimizer, 0, 1, scheduler_specific_kwargs=given)
+    name = getattr(kind, "value", kind)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=training.learning_rate)
+    steps = training.max_steps if training.max_steps > 0 else 1000 + int(training.warmup_steps)  # the rows decide
+    steps = min(steps, 10**9)  # some are too large for a float
+    warmup = training.get_warmup_steps(steps)
+    before = f"lr_scheduler_{'kwargs' if given else 'type'}: {name}: "
+    kinds = (TypeError, ValueError, ArithmeticError)
+    with one_line(before, kinds=kinds):
+        schedule = get_scheduler(kind, optimizer, warmup, steps, scheduler_specific_kwargs=given)
+    for step in sorted({0, 1, min(warmup, steps), (min(warmup, steps) + steps) // 2, steps - 1, steps}):
+        with one_line(before, f" (the learning rate of step {step})", kinds):
+            if isinstance(schedule, LambdaLR) and not 0 <= schedule.lr_lambdas[0](step) < math.inf:
+                raise ValueError("it is below 0, or infinite")
     if given:
         with contextlib.suppress(TypeError):
-            get_scheduler(kind, optimizer, 0, 1, scheduler_specific_kwargs={**given, "no_such_argument": 0})
-            raise UserError(f"lr_scheduler_kwargs: the schedule {getattr(kind, 'value', kind)} has none; drop them")
+            get_scheduler(kind, optimizer, warmup, steps, scheduler_specific_kwargs={**given, "no_such_argument": 0})
+            raise UserError(f"lr_scheduler_kwargs: the schedule {name} has none; drop them")
 
 
 def _try_checkpointing(given: dict[str, Any] | None) -> None:
@@ -251,8 +291,7 @@ def to_dataclasses(
     processes.ignore_old_names()
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
-        with contextlib.suppress(AttributeError):  # GaLore and similar optimizers need the model
-            _try_optimizer(training, flags)
+        _try_optimizer(training, flags)
         _try_schedule(training)
         _try_checkpointing(cast(Any, training.gradient_checkpointing_kwargs))
         _try_compiling(training)

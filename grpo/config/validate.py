@@ -16,9 +16,9 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from grpo.config.parsing import DEFAULTS, MAPPINGS
+from grpo.config.parsing import MAPPINGS, is_default
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import ALIASES, UNSET, Geometry, about, given_by, steps_per_generation
+from grpo.core.settings import ALIASES, Geometry, about, given_by, steps_per_generation
 from grpo.core.text import counted
 
 # Arguments of `generate` that no setting replaces, with the reason why they cannot be set
@@ -83,7 +83,9 @@ def check(
         if key in TOKENIZING:
             raise UserError(f"chat_template_kwargs: {key} is not for the template, but changes its prompts; drop it")
     _check_nested(settings)
-    if "hub_strategy" in origin and settings["hub_strategy"] != "end":
+    if settings["hub_strategy"] != "end" and not is_default(
+        "hub_strategy", settings["hub_strategy"]
+    ):  # a run uses end
         raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
     loader = str(_parsed(settings["accelerator_config"]))
     if "num_steps" in loader:
@@ -91,15 +93,9 @@ def check(
     if found := re.search(r"(dispatch|split)_batches\W+true", loader, re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for key in sorted(given_by(origin, "flag")):
-        for need in () if _is_off(key, settings[key]) else about(key).needs:
+        for need in () if is_default(key, settings[key]) else about(key).needs:
             if not need.holds(settings):
                 raise UserError(f"{key}: it has no effect without {need.label}; drop it, or use {need.remedy}")
-
-
-def _is_off(key: str, value: Any) -> bool:
-    """Return whether a value is a default that asks for nothing: none, false or 0."""
-    default = about(key).default
-    return not value and value == (DEFAULTS.get(key) if default is UNSET else default)
 
 
 def _refuse_secrets(setting: str, value: Any, public: Collection[str] = ()) -> None:
@@ -157,8 +153,9 @@ def _check_value(key: str, value: Any, is_set: bool) -> None:
     known = about(key)
     expected = f"; use a number {known.range.label}".rstrip() if known.range else ""
     if isinstance(value, str) and known.range:  # TRL reads the text
-        with contextlib.suppress(ValueError):
-            value = float(value)
+        value = _read_number(value)
+    if isinstance(value, str) and key == "optim_args":  # name=0.9,name=0.1
+        value = [_read_number(part.partition("=")[2]) for part in value.split(",")]
     for number in _numbers(value):
         if number != number or number in (math.inf, -math.inf):  # isfinite raises for large integers
             raise UserError(f"{key}: {number} is not a finite number{expected}")
@@ -169,6 +166,14 @@ def _check_value(key: str, value: Any, is_set: bool) -> None:
         raise UserError(f"{key}: {value!r} is unknown; use {others} or {last}")
     if known.fixed and is_set and value is not None and value != known.fixed[0]:
         raise UserError(f"{key}: {known.fixed[1]}; drop it")
+
+
+def _read_number(text: str) -> float | str:
+    """Return the number that a text is, else the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _numbers(value: Any) -> Iterator[float]:

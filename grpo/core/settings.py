@@ -360,7 +360,7 @@ class ScriptArguments:
     dry_run: bool = _setting(False, "Stop after preflight: nothing is trained or written.", change=COMMAND)
 
 
-# All of TRL's settings. A name that ends in * is a family: all settings that begin so and have no line of their own
+# All of TRL's settings
 TRL_SETTINGS = {
     # The model
     "model_name_or_path": Setting(change=CHECKPOINT, aliases=("model", "model_id")),
@@ -375,7 +375,8 @@ TRL_SETTINGS = {
     "use_cache": Setting(),
     "load_in_4bit": Setting(on_cpu=False, aliases=("quantization_config",)),
     "load_in_8bit": Setting(on_cpu=False),
-    "bnb_*": Setting(needs=(QUANTIZED,)),
+    "bnb_4bit_quant_storage": Setting(needs=(QUANTIZED,)),
+    "bnb_4bit_quant_type": Setting(needs=(QUANTIZED,)),
     "use_bnb_nested_quant": Setting(needs=(QUANTIZED,)),
     "use_peft": Setting(change=CHECKPOINT, aliases=("use_lora",)),
     "lora_r": Setting(range=AT_LEAST_1, change=CHECKPOINT, needs=(ADAPTER,), aliases=("lora_rank",)),
@@ -387,7 +388,8 @@ TRL_SETTINGS = {
         needs=(ADAPTER,),
     ),
     "lora_task_type": Setting(fixed=("CAUSAL_LM", "GRPO trains causal language models"), needs=(ADAPTER,)),
-    "lora_*": Setting(needs=(ADAPTER,)),
+    "lora_modules_to_save": Setting(needs=(ADAPTER,)),
+    "lora_target_parameters": Setting(needs=(ADAPTER,)),
     "use_rslora": Setting(needs=(ADAPTER,)),
     "use_dora": Setting(needs=(ADAPTER,)),
     # Batches
@@ -462,9 +464,12 @@ TRL_SETTINGS = {
     "epsilon": Setting(range=AT_LEAST_0, needs=(CLIPPED_BY_EPSILON, OFF_POLICY_OR_CISPO)),
     "epsilon_high": Setting(range=AT_LEAST_0, needs=(CLIPPED_OR_CISPO, OFF_POLICY_OR_CISPO)),
     "delta": Setting(range=ABOVE_0, above=Bound("1 + epsilon_high", _highest_ratio), needs=(CLIPPED, OFF_POLICY)),
-    "sapo_temperature_*": Setting(range=ABOVE_0, needs=(SAPO, OFF_POLICY)),
-    "vespo_k_*": Setting(range=AT_LEAST_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
-    "vespo_lambda_*": Setting(range=ABOVE_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "sapo_temperature_pos": Setting(range=ABOVE_0, needs=(SAPO, OFF_POLICY)),
+    "sapo_temperature_neg": Setting(range=ABOVE_0, needs=(SAPO, OFF_POLICY)),
+    "vespo_k_neg": Setting(range=AT_LEAST_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "vespo_k_pos": Setting(range=AT_LEAST_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "vespo_lambda_neg": Setting(range=ABOVE_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
+    "vespo_lambda_pos": Setting(range=ABOVE_0, needs=(VESPO, OFF_POLICY_OR_VLLM)),
     "off_policy_mask_threshold": Setting(range=ABOVE_0, needs=(OFF_POLICY_OR_VLLM,)),
     "beta": Setting(range=AT_LEAST_0, aliases=("kl_coef", "kl_coeff")),
     "use_bias_correction_kl": Setting(needs=(KL,)),
@@ -487,7 +492,8 @@ TRL_SETTINGS = {
     "optim_args": Setting(change=CHECKPOINT),  # a checkpoint's state replaces them
     "optim_target_modules": Setting(needs=(LOW_RANK,)),
     "learning_rate": Setting(range=FROM_0_TO_1, aliases=("lr",)),
-    "lr_scheduler_*": Setting(),
+    "lr_scheduler_kwargs": Setting(),
+    "lr_scheduler_type": Setting(),
     "adam_beta1": Setting(range=BELOW_1),
     "adam_beta2": Setting(range=BELOW_1),
     "adam_epsilon": Setting(range=ABOVE_0),  # with 0, a gradient of 0 is divided by 0
@@ -504,12 +510,14 @@ TRL_SETTINGS = {
     "fp16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
     "use_liger_kernel": Setting(on_cpu=False),
     "liger_kernel_config": Setting(needs=(is_on("use_liger_kernel"),)),
-    "torch_compile*": Setting(),
+    "torch_compile_mode": Setting(),
+    "torch_compile_backend": Setting(),
+    "torch_compile": Setting(),
     "torch_empty_cache_steps": Setting(range=AT_LEAST_1, change=NOTHING),
     "gradient_checkpointing": Setting(default=None, may_be_none=True, change=NOTHING),  # None: preflight/room.py
     "activation_checkpointing": Setting(change=NOTHING),
-    "gradient_checkpointing_*": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
-    "activation_checkpointing_*": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
+    "gradient_checkpointing_kwargs": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
+    "activation_checkpointing_kwargs": Setting(change=NOTHING, needs=(CHECKPOINTED,)),
     "dataloader_num_workers": Setting(range=AT_LEAST_0, change=NOTHING, of_process=True),
     "dataloader_prefetch_factor": Setting(range=AT_LEAST_1, change=NOTHING, needs=(WORKERS,), of_process=True),
     "dataloader_persistent_workers": Setting(change=NOTHING, needs=(WORKERS,), of_process=True),
@@ -520,13 +528,15 @@ TRL_SETTINGS = {
     "accelerator_config": Setting(),
     "parallelism_config": Setting(),
     "fsdp": Setting(),
-    "fsdp_*": Setting(needs=(FSDP,)),
+    "fsdp_config": Setting(needs=(FSDP,)),
     "deepspeed": Setting(),
     "ds3_gather_for_generation": Setting(needs=(DEEPSPEED,)),
     "ddp_find_unused_parameters": Setting(default=False),
     "ddp_bucket_cap_mb": Setting(range=AT_LEAST_1),
     "ddp_timeout": Setting(range=AT_LEAST_1, change=NOTHING),
-    "ddp_*": Setting(),
+    "ddp_backend": Setting(),
+    "ddp_static_graph": Setting(),
+    "ddp_broadcast_buffers": Setting(),
     "local_rank": Setting(range=Range("at least -1", lambda number: number >= -1), change=COMMAND),
     "debug": Setting(),
     "skip_memory_metrics": Setting(change=NOTHING),
@@ -545,11 +555,15 @@ TRL_SETTINGS = {
     "run_name": Setting(change=NOTHING, of_process=True),
     "report_to": Setting(change=NOTHING, of_process=True),
     "project": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
-    "trackio*": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
+    "trackio_static_space_id": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
+    "trackio_bucket_id": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
+    "trackio_space_id": Setting(change=NOTHING, needs=(TRACKIO,), of_process=True),
     "disable_tqdm": Setting(change=NOTHING, of_process=True),
     "save_steps": Setting(range=ABOVE_0, default=100, change=NOTHING, needs=(is_one_of("save_strategy", "steps"),)),
     "save_total_limit": Setting(range=AT_LEAST_0, default=2, change=NOTHING),
-    "save*": Setting(change=NOTHING),
+    "save_on_each_node": Setting(change=NOTHING),
+    "save_strategy": Setting(change=NOTHING),
+    "save_only_model": Setting(change=NOTHING),
     "load_best_model_at_end": Setting(),
     "metric_for_best_model": Setting(),
     "greater_is_better": Setting(needs=(is_on("metric_for_best_model", "accuracy_lenient"),)),
@@ -559,15 +573,22 @@ TRL_SETTINGS = {
     "log_completions_hub_repo": Setting(change=NOTHING, needs=(SHOWS,)),
     "log_unique_prompts": Setting(change=NOTHING, needs=(SHOWS,)),
     "log_multimodal": Setting(fixed=(True, f"{NO_EFFECT} the model gets text only"), change=NOTHING),
-    "log*": Setting(change=NOTHING),
+    "log_level_replica": Setting(change=NOTHING),
+    "log_level": Setting(change=NOTHING),
+    "logging_nan_inf_filter": Setting(change=NOTHING),
+    "logging_first_step": Setting(change=NOTHING),
+    "logging_strategy": Setting(change=NOTHING),
     "num_completions_to_print": Setting(range=AT_LEAST_0, default=2, change=NOTHING, needs=(SHOWS,)),
-    "include_num_input_tokens_seen": Setting(fixed=("no", f"{NO_EFFECT} TRL counts tokens itself: num_tokens")),
+    "include_num_input_tokens_seen": Setting(  # the flag `no` is read as false
+        fixed=(False, f"{NO_EFFECT} TRL counts tokens itself: num_tokens")
+    ),
     "push_to_hub": Setting(change=NOTHING, of_process=True),
     "hub_model_id": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub_revision": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub_always_push": Setting(change=NOTHING, needs=(PUSHES,), of_process=True),
     "hub_private_repo": Setting(change=NOTHING, needs=(UPLOADS,), of_process=True),
-    "hub*": Setting(change=NOTHING, of_process=True),
+    "hub_strategy": Setting(change=NOTHING, of_process=True),
+    "hub_token": Setting(change=NOTHING, of_process=True),
     "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
     "num_generations_eval": Setting(range=AT_LEAST_1, change=MEASURE, measures="samples", needs=(TRL_EVALUATES,)),
     "eval_strategy": Setting(change=MEASURE),
@@ -598,14 +619,12 @@ TRL_SETTINGS = {
     "batch_eval_metrics": Setting(fixed=(False, f"{NO_EFFECT} GRPO computes its own metrics")),
 }
 SETTINGS = {one.name: one.metadata["setting"] for one in dataclasses.fields(ScriptArguments)} | TRL_SETTINGS
-FAMILIES = {name[:-1]: known for name, known in SETTINGS.items() if name.endswith("*")}
 ALIASES = {alias: name for name, known in SETTINGS.items() for alias in known.aliases}
 
 
 def about(name: str) -> Setting:
-    """Return what is known of a setting: its own line, else its family's, else nothing."""
-    family = next((known for start, known in FAMILIES.items() if name.startswith(start)), Setting())
-    return SETTINGS.get(name, family)
+    """Return what is known of a setting: its line, else nothing."""
+    return SETTINGS.get(name, Setting())
 
 
 def adapter_decides(name: str, origin: Mapping[str, str]) -> bool:

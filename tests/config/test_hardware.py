@@ -148,7 +148,7 @@ def test_vllm_samples_where_it_is_installed(gpus):
 def test_vllm_that_is_not_installed_is_an_error_on_any_device(asked, flags, refused, on_cpu, gpus):
     """Before anything else, so in a dry run, too."""
     gpus(1, vllm=False)
-    values = settings(use_vllm=asked, use_cpu=on_cpu)
+    values = settings(use_vllm=asked, use_cpu=on_cpu, vllm_mode="server")
     with pytest.raises(UserError, match=r"requirements-cuda\.txt") if refused else contextlib.nullcontext():
         hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
     hardware.fit_to_machine(settings(use_vllm=asked, use_cpu=on_cpu, eval_only=True), {})  # no rollouts

@@ -112,7 +112,7 @@ def test_a_warm_up_is_refused_for_schedules_without_one(kind):
     ],
 )
 def test_adams_numbers_are_refused_for_other_optimizers(flags, key):
-    with pytest.raises(UserError, match=f"^{key}: it has no effect: optim"):
+    with pytest.raises(UserError, match=f"^{key}: it has no effect: optim {flags.split()[1]} does not"):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
 
@@ -192,6 +192,42 @@ def test_a_flag_without_effect_is_one_line(flags):
 def test_a_flag_with_an_effect_is_taken(flags, monkeypatch):
     monkeypatch.setattr("grpo.report.trackers.drop_missing", lambda *args, **kwargs: [])
     configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", *CPU[4:], *flags.split()])
+
+
+def spelled_out(name):
+    """The flag of this setting's default, as a program writes it; None has no text."""
+    value = getattr(DEFAULTS[name], "value", DEFAULTS[name])
+    return [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}", str(value)]
+
+
+def test_a_command_line_that_spells_out_all_defaults_is_taken():
+    """But those of a GPU, and do_train: the script trains, whatever TRL's default says."""
+    names = [
+        name for name, value in DEFAULTS.items() if value not in (None, []) and name not in ("use_cpu", "do_train")
+    ]
+    assert len(names) > 150
+    flags = [word for name in names for word in spelled_out(name)]
+    configure(train_grpo.HYPERPARAMETERS, [*flags, *CPU])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--num_train_epochs 1 --max_steps 10",
+        "--eval_num_samples 1 --eval_samples 0",
+        "--epsilon 0.2",
+        "--optim sgd --adam_beta1 0.9",
+        "--vllm_mode colocate",
+        "--vllm_gpu_memory_utilization 0.3 --vllm_importance_sampling_correction true",
+        "--attn_implementation flash_attention_2",
+        "--push_to_hub true --hub_strategy every_save",
+        "--include_num_input_tokens_seen no",
+        "--save_steps 100 --save_strategy no",
+        "--use_peft false --lora_r 16 --lora_alpha 64",
+    ],
+)
+def test_a_flag_at_its_default_asks_for_nothing(flags):
+    configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
 
 def test_only_flags_are_refused():

@@ -94,6 +94,7 @@ def steps():
     return ((name, value) for name in names for value in VALUES)
 
 
+@pytest.mark.slow
 @each(steps())
 def test_a_number_that_is_accepted_takes_trls_step(name, value, tiny_model, tmp_path):
     config, refused = outcome(name, value)
