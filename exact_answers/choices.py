@@ -24,16 +24,25 @@ Compared = tuple[bool, str, str]  # right, what was read, why
 def plain(text: str) -> str:
     """Normalize a text for comparison: no case, redundant spaces, quotes or final full stop.
 
-    >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day")
-    ('new york', '(1,2)', '9 am', 'mon day')
+    Symbols are dropped, unless the text has nothing else.
+
+    >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day"), plain("Yes 🙂"), plain("🙂.")
+    ('new york', '(1,2)', '9 am', 'mon day', 'yes', '🙂')
     """
+    written = text
     text = re.sub(r"\\[][()]", " ", normalize(text)).casefold().replace("\\", "").replace("**", "")
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
     text = re.sub(r"(?<=[0-9]):00\s?(?=[ap]m\b)|(?<=[0-9])(?=[ap]m\b)", " ", text)  # 4:00 pm is 4 pm
     text = " ".join(text.strip().rstrip(".").strip("*$`").rstrip(".").split())
     if text[:1] in ("'", '"'):
         text = text.strip("\"'").rstrip(".")
-    return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
+    return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text).strip() or _symbols(written)
+
+
+def _symbols(text: str) -> str:
+    """Return a text of symbols without what is around them: spaces, quotes, bold type, a full stop."""
+    text = "".join(text.replace("\ufe0f", "").split()).rstrip(".")
+    return text.strip("\"'*`$.“”") or text
 
 
 def is_option(gold: str) -> bool:
@@ -296,7 +305,8 @@ def read_text(text: str, wanted: str) -> Compared:
     Plain words that stand alone are a name, too.
     """
     said, why = "", NOT_UNDERSTOOD
-    for sentence in _SENTENCE.split(normalize(text).replace("**", "")):
+    text_of_words = normalize(text) if normalize(wanted).strip() else text  # normalized, symbols are gone
+    for sentence in _SENTENCE.split(text_of_words.replace("**", "")):
         *subject, complement = _IS.split(sentence.strip(), maxsplit=8)
         if not subject or sentence.rstrip().endswith("?"):
             continue

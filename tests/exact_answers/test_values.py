@@ -239,6 +239,17 @@ def test_of_several_gold_answers_the_one_that_tells_most_counts(text, golds, rig
     assert (verdict.right, verdict.why) == (right, why)
 
 
+SYMBOLS = ("😢", "😀", "★", "★★", "♠", "♥", "☐", "☑", "👍🏽", "🇩🇪", "♻", "★☆", "😀😢")
+
+
+@pytest.mark.parametrize("form", ["{}", " {}. ", '"{}"', "**{}**", "<answer>{}</answer>", "The answer is {}.", "{}\ufe0f"])
+def test_a_gold_answer_of_symbols_is_met_by_itself_alone(form):
+    """Symbols beside words are decoration: where nothing else is there, they are the answer."""
+    for gold in SYMBOLS:
+        assert [said for said in SYMBOLS if grade(form.format(said), gold).right] == [gold], gold
+    assert all(grade(f"{gold} {symbol}", gold).right for gold in ("72", "yes", "Paris") for symbol in "😢★♠☑")
+
+
 def test_the_last_number_is_the_one_that_is_claimed():
     assert last_number("48 + 24 = 72 clips, because 24 is half of 48.") == 72
     assert last_number("Now add 48 and 24.") is None
