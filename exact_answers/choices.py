@@ -4,7 +4,6 @@ Sentences are those of prose.py, and their words are looked up in the same table
 """
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,16 +23,25 @@ Compared = tuple[bool, str, str]  # right, what was read, why
 def plain(text: str) -> str:
     """Normalize a text for comparison: no case, redundant spaces, quotes or final full stop.
 
-    >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day")
-    ('new york', '(1,2)', '9 am', 'mon day')
+    Symbols are dropped, unless the text has nothing else.
+
+    >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day"), plain("Yes 🙂"), plain("🙂.")
+    ('new york', '(1,2)', '9 am', 'mon day', 'yes', '🙂')
     """
+    written = text
     text = re.sub(r"\\[][()]", " ", normalize(text)).casefold().replace("\\", "").replace("**", "")
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
     text = re.sub(r"(?<=[0-9]):00\s?(?=[ap]m\b)|(?<=[0-9])(?=[ap]m\b)", " ", text)  # 4:00 pm is 4 pm
     text = " ".join(text.strip().rstrip(".").strip("*$`").rstrip(".").split())
     if text[:1] in ("'", '"'):
         text = text.strip("\"'").rstrip(".")
-    return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
+    return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text).strip() or _symbols(written)
+
+
+def _symbols(text: str) -> str:
+    """Return a text of symbols without what is around them: spaces, quotes, bold type, a full stop."""
+    text = "".join(text.replace("\ufe0f", "").split()).rstrip(".")
+    return text.strip("\"'*`$.“”") or text
 
 
 def is_option(gold: str) -> bool:
@@ -269,34 +277,11 @@ _CLAUSE = re.compile(r",?\s(?:because|since|so|which|where|when|as|if)\b|\s\(")
 _ARTICLE = re.compile(r"^(?:the|a|an|on|in|at)\s")
 
 
-_LABEL = re.compile(r"[^\W\d_](?:[-_'’]?[^\W_])*")  # billing, e-mail, not_spam, class_2
-_NO_NAMES = words.DENYING | words.HEDGES | words.COPULAS | words.TYING | words.OWN | words.PRONOUNS | words.RETRACTIONS
-
-
-def is_another_name(said: str, wanted: str) -> bool:
-    """True for plain words that name something else, as "billing" does for "delivery".
-
-    >>> is_another_name("new york", "paris"), is_another_name("paris or rome", "paris"), is_another_name("4", "four")
-    (True, False, False)
-    """
-    names, golds = said.split(), wanted.split()
-    letters = ("".join(sign for sign in name if unicodedata.category(sign)[0] != "M") for name in names + golds)
-    if not all(map(_LABEL.fullmatch, letters)):
-        return False
-    if len(names) > 1 and words.any_of(names, _NO_NAMES):
-        return False
-    if wanted in said and wanted == wanted.upper():  # a script without capitals has no spaces, either
-        return False
-    return 0 < len(names) <= len(golds) + 2 and not set(names) & (set(golds) | words.HEDGES)
-
-
 def read_text(text: str, wanted: str) -> Compared:
-    """Compare what the last sentence says after "is" with a name, a date, or any other text.
-
-    Plain words that stand alone are a name, too.
-    """
+    """Compare what the last sentence says after "is" with a name, a date, or any other text."""
     said, why = "", NOT_UNDERSTOOD
-    for sentence in _SENTENCE.split(normalize(text).replace("**", "")):
+    text_of_words = normalize(text) if normalize(wanted).strip() else text  # normalized, symbols are gone
+    for sentence in _SENTENCE.split(text_of_words.replace("**", "")):
         *subject, complement = _IS.split(sentence.strip(), maxsplit=8)
         if not subject or sentence.rstrip().endswith("?"):
             continue
@@ -307,6 +292,4 @@ def read_text(text: str, wanted: str) -> Compared:
         )
         if denied or words.any_of(before, words.PAST):
             said, why = "", DENIED
-    if why == NOT_UNDERSTOOD and is_another_name(plain(text), wanted):
-        return False, text.strip(), VALUE
     return (why == VALUE and wanted in (plain(said), plain(_ARTICLE.sub("", said)))), said, why

@@ -56,7 +56,7 @@ def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
 def grade_any(text: str, golds: Sequence[str], pattern: str = "xml") -> Verdict:
     """Grade a text by any of one or more gold answers: the first right verdict, else the first that was understood.
 
-    >>> grade_any("<answer>London</answer>", ["75001", "Paris"]).why
+    >>> grade_any("<answer>75002</answer>", ["Paris", "75001"]).why
     'value'
     """
     verdicts = [grade(text, gold, pattern) for gold in golds]

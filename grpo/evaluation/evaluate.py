@@ -14,6 +14,7 @@ from typing import Any
 from datasets import Dataset
 
 from exact_answers import is_right
+from exact_answers.prose import NOT_UNDERSTOOD, VALUE
 from grpo.core import jsonfiles
 from grpo.core.processes import by_all_processes, by_first_process, say
 from grpo.policy.answering import Policy
@@ -23,6 +24,8 @@ from grpo.rewarding import guard, registry
 from grpo.rewarding.registry import Rewards
 from grpo.rewarding.rollout import Fault, Rollout, Values, verdicts
 from grpo.runs.run import Run
+from grpo.task.given import repeat, same_text
+from grpo.task.gold import alternatives
 from grpo.task.task import Task, key_of
 
 
@@ -128,7 +131,19 @@ def graded(
             majority_right = chosen is not None and samples[chosen]
             grade |= {"samples_right": samples, "majority_right": majority_right, "any_right": any(samples)}
         known.append(replace(answer, **grade))
-    return known, failure
+    return _with_labels(known), failure
+
+
+def _with_labels(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers, those that are another question's label as understood: the judge knows one gold answer."""
+    golds = [answer.answer for answer in answers]
+    labels = {same_text(label) for gold in golds for label in alternatives(gold)} if repeat(golds) else set()
+    return [
+        replace(answer, judged=answer.read, why=VALUE)
+        if answer.why == NOT_UNDERSTOOD and same_text(answer.read) in labels
+        else answer
+        for answer in answers
+    ]
 
 
 def judgements(

@@ -296,10 +296,14 @@ def _entropies(seen: History) -> tuple[float, float]:
 
 
 def _entropy_collapse(seen: History) -> str | None:
-    """Return a sentence if entropy fell and most groups no longer differ; with mixed groups a run learns on."""
+    """Return a sentence if entropy fell and most groups that are not all right no longer differ.
+
+    With mixed groups a run learns on, and groups that are all right have nothing more to explore.
+    """
     first, last = _entropies(seen)
     alike, right = (_lately(seen, key) for key in ("frac_reward_zero_std", "groups/all_right"))
-    if not last < 0.1 * first or not alike >= MOSTLY or right >= MOSTLY:
+    right = 0.0 if math.isnan(right) else right  # nobody judges
+    if not last < 0.1 * first or right >= MOSTLY or not alike - right >= MOSTLY * (1 - right):
         return None
     return (
         f"entropy fell from {first:.3f} to {last:.4f} nats a token, and in {_percent(alike)} of the groups all "

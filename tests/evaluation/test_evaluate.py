@@ -50,6 +50,29 @@ def test_the_summary_has_the_share_that_the_rule_does_not_understand():
     assert summarize(answers)["not_understood"] == 0.25
 
 
+PAIRS = [("spam", "not spam"), ("positive", "very positive"), ("class 1", "class 2"), ("Sci/Tech", "World"),
+    ("True", "Half true"), ("I", "II"), ("C++", "C#"), ("😢", "😀"), ("United States", "USA")]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["{}", "<answer>{}</answer>", " {}."])
+@pytest.mark.parametrize("labels", PAIRS)
+def test_another_questions_label_is_understood_and_wrong(labels, form):
+    """The judge sees one gold answer; the evaluation knows all of them. Other texts stay what they are."""
+    rows = [{"question": "?", "answer": labels[number % 2]} for number in range(8)]
+    said = [labels[1 - number % 2] for number in range(6)] + ["whatever this may be"] * 2
+    answers, _ = evaluate.graded(
+        [Answer("?", row["answer"], form.format(text)) for row, text in zip(rows, said, strict=True)], rows, TASK
+    )
+    assert [one.why for one in answers] == ["value"] * 6 + ["not understood"] * 2
+    assert not any(one.lenient for one in answers)
+
+
+def test_gold_answers_that_do_not_repeat_are_no_labels():
+    rows = [{"question": "?", "answer": gold} for gold in ("Paris", "Rome", "Oslo", "Bern")]
+    answers, _ = evaluate.graded([Answer("?", row["answer"], "Oslo") for row in rows], rows, TASK)
+    assert [one.why for one in answers] == ["not understood"] * 2 + ["value", "not understood"]
+
+
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     row = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them
     answer = Answer("3 + 4?", "7", "‹é›\n\u2028", rewards={"own": None})

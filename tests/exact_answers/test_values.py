@@ -1,6 +1,5 @@
 """Values are compared exactly, however they are written: numbers, formulas, amounts with units."""
 
-import itertools
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -191,22 +190,14 @@ def test_a_verdict_says_what_was_read_and_why():
         assert (verdict.read, verdict.why) == (read, why) and verdict.right == (text == "<answer>72 clips</answer>")
 
 
-NAMES = ["billing", "Delivery", "not_entailment", "e-mail", "New York", "上海", "दिल्ली", "covid19"]
-
-
-@pytest.mark.parametrize("form", ["{}", "{}.", '"{}"', "<answer>{}</answer>", "It is {}.", "**{}**"])
-@pytest.mark.parametrize(("text", "gold"), list(itertools.permutations(NAMES, 2)))
-def test_another_name_is_understood_and_wrong(text, gold, form):
-    verdict = grade(form.format(text), gold)
-    assert not verdict.right and verdict.why == "value" and text in verdict.read
-
-
 @pytest.mark.parametrize(
     ("text", "gold"),
     [
         ("I don't know", "Paris"),
         ("maybe", "Paris"),
         ("not London", "Paris"),
+        ("USA", "United States"),
+        ("London", "Paris"),
         ("London or Rome", "Paris"),
         ("London, Rome", "Paris"),
         ("Delivery issue", "Delivery"),  # a person may take it
@@ -228,8 +219,9 @@ def test_what_may_mean_the_same_is_not_understood(text, gold):
 @pytest.mark.parametrize(
     ("text", "golds", "right", "why"),
     [
-        ("London", ["75001", "Paris"], False, "value"),
-        ("London", ["Paris", "75001"], False, "value"),
+        ("75002", ["75001", "Paris"], False, "value"),
+        ("75002", ["Paris", "75001"], False, "value"),
+        ("London", ["Paris", "75001"], False, "not understood"),
         ("Now we divide.", ["72", "71"], False, "not understood"),
         ("Paris", ["London", "75001", "Paris"], True, "value"),
     ],
@@ -237,6 +229,19 @@ def test_what_may_mean_the_same_is_not_understood(text, gold):
 def test_of_several_gold_answers_the_one_that_tells_most_counts(text, golds, right, why):
     verdict = grade_any(text, golds)
     assert (verdict.right, verdict.why) == (right, why)
+
+
+SYMBOLS = ("😢", "😀", "★", "★★", "♠", "♥", "☐", "☑", "👍🏽", "🇩🇪", "♻", "★☆", "😀😢")
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", " {}. ", '"{}"', "**{}**", "<answer>{}</answer>", "The answer is {}.", "{}\ufe0f"]
+)
+def test_a_gold_answer_of_symbols_is_met_by_itself_alone(form):
+    """Symbols beside words are decoration: where nothing else is there, they are the answer."""
+    for gold in SYMBOLS:
+        assert [said for said in SYMBOLS if grade(form.format(said), gold).right] == [gold], gold
+    assert all(grade(f"{gold} {symbol}", gold).right for gold in ("72", "yes", "Paris") for symbol in "😢★♠☑")
 
 
 def test_the_last_number_is_the_one_that_is_claimed():

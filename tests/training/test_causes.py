@@ -129,6 +129,8 @@ def test_entropies_are_compared_with_the_first_ones(values, alarm):
         ([0.4] * 25 + [0.03] * 5, [0.1] * 30, [0.4] * 30, False),  # groups differ: it still explores
         ([0.4] * 25 + [0.03] * 5, [0.9] * 25 + [0.5] * 5, [0.0] * 30, False),
         ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [1.0] * 5, [0.0] * 25 + [0.9] * 5, False),  # it has learned all
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [0.78] * 5, [0.0] * 25 + [0.7] * 5, False),  # the others differ
+        ([0.4] * 25 + [0.03] * 5, [0.1] * 25 + [0.95] * 5, [0.0] * 25 + [0.7] * 5, True),
         ([0.4] * 25 + [0.03] * 5, [None] * 30, [0.0] * 30, False),
     ],
 )
