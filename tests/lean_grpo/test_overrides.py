@@ -18,11 +18,12 @@ from trl.experimental.gmpo import GMPOTrainer
 from grpo.core.errors import UserError
 from grpo.policy.answering import Policy, complete_by_generate
 from grpo.training.run_trainer import RunTrainer
-from lean_grpo import LeanGRPOTrainer, micro_batches, sampling, trial
+from lean_grpo import LeanGRPOTrainer, micro_batches, overrides, sampling, trial
 from lean_grpo.overrides import same_loss
 
 STEP = "note: the training step is TRL's own, with its padding: "
 GENERATE = "note: model.generate samples the rollouts, because "
+BEFORE_THE_STEP = ("_generate_and_score_completions",)
 
 # --- The training step: each function makes a class of a trainer's class
 
@@ -186,6 +187,24 @@ def test_a_replaced_method_of_the_library_is_obeyed(tiny_model, tmp_path, capsys
     assert largest_difference(plain, found[0]) > 1
     who = f"{name} of GRPOTrainer is replaced" if owner is GRPOTrainer else f"LeanGRPOTrainer overrides {name}"
     check(capsys, found, trained(LeanGRPOTrainer, tiny_model, tmp_path), who)
+
+
+def applied(loss):
+    return functools.partialmethod(lambda self, factor, *args, **kwargs: factor * loss(self, *args, **kwargs), 3.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [applied, *(functools.partial(tripled, wraps=wraps) for wraps in (False, True))],
+    ids=["applied", "plain", "wraps"],
+)
+def test_what_was_replaced_before_our_import_is_an_override(tiny_model, tmp_path, capsys, monkeypatch, change):
+    monkeypatch.setattr(GRPOTrainer, "compute_loss", change(GRPOTrainer.compute_loss))
+    monkeypatch.setattr(trial, "STEP", overrides.Methods(GRPOTrainer, "training_step", beyond=BEFORE_THE_STEP))
+    stock, _, _ = trained(GRPOTrainer, tiny_model, tmp_path)
+    lean, _, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path)
+    assert largest_difference(stock, lean) < 1e-5
+    assert f"{STEP}compute_loss of GRPOTrainer is replaced\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("base", [LeanGRPOTrainer, RunTrainer])
@@ -545,27 +564,40 @@ def test_a_generate_of_its_own_is_obeyed(tmp_path, tokenizer, capsys, name):
     assert ours != complete_by_generate(plain, tokenizer, PROMPTS, [2], LENGTH)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "line"),
-    [
-        (GenerationMixin, "generate", "generate of GenerationMixin is replaced"),
-        (
-            Qwen2ForCausalLM,
-            "prepare_inputs_for_generation",
-            "Qwen2ForCausalLM overrides prepare_inputs_for_generation",
-        ),
-    ],
-)
-def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monkeypatch, owner, name, line):
-    plain = getattr(owner, name)
+def changed(name, stock, wraps):
+    """A function in the place of a model's method, with an effect; it may pretend to be that method."""
 
-    def shifted(*args, **kwargs):
-        inputs = plain(*args, **kwargs)
-        return {**inputs, "input_ids": inputs["input_ids"] + 1}
+    def own(*args, **kwargs):
+        found = stock(*args, **kwargs)
+        if name == "prepare_inputs_for_generation":
+            return {**found, "input_ids": found["input_ids"] + 1}
+        if name == "_get_logits_processor":
+            found.append(lambda ids, scores: -scores)
+        if name == "_get_stopping_criteria":
+            found.append(lambda ids, scores, **kwargs: torch.ones(len(ids), dtype=torch.bool))
+        return found
 
-    monkeypatch.setattr(owner, name, without_digits(plain) if name == "generate" else shifted, raising=False)
+    own = without_digits(stock) if name == "generate" else own
+    return functools.wraps(stock)(own) if wraps else own
+
+
+METHODS = ("generate", "prepare_inputs_for_generation", "_get_logits_processor", "_get_stopping_criteria")
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("place", ["the object", "its class", "the library", "early"])
+def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monkeypatch, place, name, wraps):
+    owner = {"the object": trainer.model, "its class": Qwen2ForCausalLM}.get(place, GenerationMixin)
+    monkeypatch.setattr(owner, name, changed(name, getattr(owner, name), wraps), raising=False)
+    if place == "early":
+        methods = overrides.Methods(GenerationMixin, "generate", "_sample", libraries=("transformers.",))
+        monkeypatch.setattr(sampling, "GENERATION", methods)
     ours, stock = both(trainer)
-    assert ours == stock != greedy and notes(capsys) == [GENERATE + line]
+    assert ours == stock != greedy
+    whose = "Qwen2ForCausalLM" if place == "the object" else "GenerationMixin"
+    line = f"Qwen2ForCausalLM overrides {name}" if place == "its class" else f"{name} of {whose} is replaced"
+    assert notes(capsys) == [GENERATE + line]
 
 
 @pytest.mark.parametrize("way", ["a class", "the library"])
