@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, PeftModelForCausalLM
 from peft.tuners.lora import LoraLayer
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -24,6 +24,7 @@ READ_EVERY = 16  # steps on a GPU after which tokens are read: the host waits fo
 NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
 # What `generate` calls; benchmarks/exactness.py compares the models of transformers itself, some of which override it
 GENERATION = overrides.Methods(GenerationMixin, "generate", "_sample", libraries=("transformers.",))
+ADAPTED = overrides.Methods(PeftModelForCausalLM, "generate", libraries=("peft.",))
 # Fields of a generation configuration that this sampler obeys, and those that change no token of a causal model's
 # completions where max_new_tokens is set. Any other one that is set, known or not, is left to `generate`
 OBEYED = {"max_new_tokens", "eos_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p"}
@@ -107,13 +108,14 @@ def reason_against(model: Any, config: GenerationConfig | None = None) -> str | 
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if getattr(base.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory; its keys include unused slots
         return "a layer reads cached keys without the cache's update"
-    if override := GENERATION.override(base):
+    if override := GENERATION.override(base) or (None if model is base else ADAPTED.override(model)):
         return override
-    if not wrappers.passes_on(model, "generate"):
-        return "the adapter, or what replaced its `generate`, does more than call the base model's"
+    config = config or GenerationConfig(max_new_tokens=1, repetition_penalty=1.0)
+    if not wrappers.passes_on(model, "generate", config):
+        return "the adapter's `generate` does more than call the base model's"
     if model.generation_config is not base.generation_config:
         return "the adapter has a generation configuration of its own"
-    return _reason_of_fields(merged(model, config or GenerationConfig(max_new_tokens=1, repetition_penalty=1.0)))
+    return _reason_of_fields(merged(model, config))
 
 
 def _reason_of_fields(config: GenerationConfig) -> str | None:

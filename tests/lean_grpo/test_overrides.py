@@ -4,6 +4,7 @@ Others do so in a subclass, in a mixin before or behind, on the object, in the l
 trains. The trainers themselves keep packs and our sampler.
 """
 
+import copy
 import functools
 
 import pytest
@@ -513,24 +514,36 @@ def adapted(**options):
     return get_peft_model(own_model(), config)
 
 
-ADAPTER = "the adapter, or what replaced its `generate`, does more than call the base model's"
+ADAPTER = "the adapter's `generate` does more than call the base model's"
 
 
 def activated():
     return adapted(alora_invocation_tokens=PROMPTS[0][-2:]), ADAPTER
 
 
-def adapter_with_a_replaced_generate():
-    model = adapted()
-    model.generate = without_digits(model.generate)
-    return model, ADAPTER
+def in_the_configuration(generate, copies):
+    """A `generate` that edits the configuration, and adds no argument."""
+
+    def own(*args, generation_config=None, **kwargs):
+        if generation_config is not None:
+            generation_config = copy.copy(generation_config) if copies else generation_config
+            generation_config.suppress_tokens = FIELDS["suppress_tokens"]
+        return generate(*args, generation_config=generation_config, **kwargs)
+
+    return own
 
 
-def adapter_of_a_replaced_generate():
-    model = adapted()
-    base = model.get_base_model()
-    base.generate = without_digits(base.generate)
-    return model, "generate of Qwen2ForCausalLM is replaced"
+def adapter_with(change, place):
+    """A function that makes an adapter whose `generate`, or that of what it holds, is replaced."""
+
+    def made():
+        model = adapted()
+        owner = {"itself": model, "its layers": model.base_model, "its base": model.get_base_model()}[place]
+        owner.generate = change(owner.generate)
+        line = f"generate of {type(owner).__name__} is replaced" if place != "its layers" else ADAPTER
+        return model, line
+
+    return made
 
 
 class OwnAdapter(PeftModelForCausalLM):
@@ -538,19 +551,35 @@ class OwnAdapter(PeftModelForCausalLM):
         return without_digits(super().generate)(*args, **kwargs)
 
 
-def adapter_class():
-    model = adapted()
-    model.__class__ = OwnAdapter
-    return model, ADAPTER
+class OwnConfiguration(PeftModelForCausalLM):
+    def generate(self, *args, **kwargs):
+        return in_the_configuration(super().generate, copies=True)(*args, **kwargs)
 
 
+def adapter_class(cls):
+    def made():
+        model = adapted()
+        model.__class__ = cls
+        return model, f"{cls.__name__} overrides generate"
+
+    return made
+
+
+CHANGES = {
+    "an argument": without_digits,
+    "a field": functools.partial(in_the_configuration, copies=False),
+    "a copy's field": functools.partial(in_the_configuration, copies=True),
+}
 MODELS = {
     "wrapped": wrapped_generate,
     **{name: of_a_class(name) for name in ("generate", "prepare_inputs_for_generation", "_get_logits_processor")},
     "aLoRA": activated,
-    "wrapped adapter": adapter_with_a_replaced_generate,
-    "adapter of a wrapped": adapter_of_a_replaced_generate,
-    "an adapter's class": adapter_class,
+    **{
+        f"adapter, {place}, {kind}": adapter_with(change, place)
+        for place in ("itself", "its layers", "its base")
+        for kind, change in CHANGES.items()
+    },
+    **{f"adapter, {cls.__name__}": adapter_class(cls) for cls in (OwnAdapter, OwnConfiguration)},
 }
 
 
