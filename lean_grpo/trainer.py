@@ -332,7 +332,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _in_packs(self) -> bool:
         """True if packs compute this step; otherwise say why, once. An override may come after the start."""
-        override = trial.STEP.override(self) if self.kernel else None
+        override = trial.override_of_step(self) if self.kernel else None
         if override:
             self._say_stocks(override)
         return self.kernel is not None and override is None

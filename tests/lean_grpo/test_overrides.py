@@ -9,6 +9,7 @@ import functools
 
 import pytest
 import torch
+from accelerate import Accelerator
 from helpers_runs import DEMO
 from helpers_trainer import LENGTH, largest_difference, make_trainer, rewards_by_sum, trained
 from peft import LoraConfig, PeftModelForCausalLM, get_peft_model
@@ -176,6 +177,44 @@ def test_a_method_of_the_object_is_obeyed_from_then_on(tiny_model, tmp_path, cap
     assert trainer._in_packs()
 
 
+def halving(backward):
+    """A backward that halves all gradients after it, those of earlier ones, too."""
+
+    @functools.wraps(backward)
+    def own(self, *args, **kwargs):
+        backward(self, *args, **kwargs)
+        for weight in self.trained.parameters():
+            weight.grad *= 0.5
+
+    return own
+
+
+@pytest.mark.parametrize("place", ["the object", "its class", "the library"])
+def test_a_backward_of_the_accelerator_is_obeyed(tiny_model, tmp_path, capsys, monkeypatch, place):
+    def replacing(cls):
+        def made(*args, **kwargs):
+            trainer = cls(*args, **kwargs)
+            accelerator, own = trainer.accelerator, halving(Accelerator.backward)
+            accelerator.trained = trainer.model
+            if place == "the object":
+                accelerator.backward = own.__get__(accelerator)
+            elif place == "its class":
+                accelerator.__class__ = type("Own", (Accelerator,), {"backward": own})
+            else:
+                monkeypatch.setattr(Accelerator, "backward", own)
+            return trainer
+
+        return made
+
+    plain, _, _ = trained(GRPOTrainer, tiny_model, tmp_path)
+    stock, _, _ = trained(replacing(GRPOTrainer), tiny_model, tmp_path)
+    monkeypatch.undo()
+    lean, _, _ = trained(replacing(LeanGRPOTrainer), tiny_model, tmp_path, own={"pack_tokens": 30})
+    assert largest_difference(stock, lean) < 1e-5 and largest_difference(plain, stock) > 1e-2
+    line = "Own overrides backward" if place == "its class" else "backward of Accelerator is replaced"
+    assert f"{STEP}{line}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("wraps", [False, True])
 @pytest.mark.parametrize("owner", [GRPOTrainer, LeanGRPOTrainer])
 def test_a_replaced_method_of_the_library_is_obeyed(tiny_model, tmp_path, capsys, monkeypatch, owner, wraps):
@@ -230,6 +269,7 @@ def test_the_methods_of_a_step_are_read_from_the_library():
     assert trial.STEP.members.keys() >= {*(made.__name__ for made in SUBCLASSES.values()), "get_high_entropy_mask"}
     assert not trial.STEP.members.keys() & {"_generate", "_calculate_rewards", "log", "train", "evaluate", "_step"}
     assert all(trial.STEP.members.values()) and all(sampling.GENERATION.members.values())
+    assert all(trial.BACKWARD.members.values()) and all(sampling.ADAPTED.members.values())
 
 
 # --- Micro-batches
