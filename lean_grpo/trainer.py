@@ -395,22 +395,21 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
         """Return (plan, index of these inputs in it), or (None, 0) if TRL's own loss has to be computed."""
-        if not (self._in_packs() and self._in_parts):
-            return None, 0
+        for turn, batch in enumerate(self._plan.batches if self._plan else ()):
+            if turn and inputs is batch:  # its earlier packs are computed: what has changed since waits for the next
+                return self._plan, turn
         count = cast(int, self.args.steps_per_generation)  # GRPOConfig has set it
         together = math.gcd(self.args.gradient_accumulation_steps, count)
         if self.loss_type in micro_batches.TOKEN_MEANS:
             together = 1
         index = self._step % count
-        turn = index % together
-        if turn == 0:
-            batches: list[Batch] = (self._buffered_inputs or [])[index : index + together]
-            self._plan = None
-            if batches and inputs is batches[0] and self._are_plain(batches):
-                skips = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
-                self._plan = micro_batches.plan(batches, self.loss_type, skips, self._make_packs)
-        ours = self._plan is not None and inputs is self._plan.batches[turn]
-        return self._plan if ours else None, turn
+        batches: list[Batch] = (self._buffered_inputs or [])[index : index + together]
+        self._plan = None
+        begins = index % together == 0 and batches and inputs is batches[0]
+        if begins and self._in_packs() and self._in_parts and self._are_plain(batches):
+            skips = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
+            self._plan = micro_batches.plan(batches, self.loss_type, skips, self._make_packs)
+        return self._plan, 0
 
     def _are_plain(self, batches: list[Batch]) -> bool:
         """True if packs can express these micro-batches, of all processes; otherwise say why not, once."""

@@ -159,6 +159,7 @@ def test_a_method_of_the_object_is_obeyed_from_then_on(tiny_model, tmp_path, cap
         def made(*args, **kwargs):
             class Replace(TrainerCallback):
                 def on_step_begin(self, args, state, control, **kwargs):
+                    planned.append(bool(vars(trainer).get("_plan")))
                     if state.global_step == after:
                         setattr(trainer, name, tripled(getattr(trainer, name), wraps))
 
@@ -168,13 +169,34 @@ def test_a_method_of_the_object_is_obeyed_from_then_on(tiny_model, tmp_path, cap
 
         return made
 
+    planned = []
     stock, _, _ = trained(replacing(GRPOTrainer), tiny_model, tmp_path, max_steps=3)
     lean, _, trainer = trained(replacing(base), tiny_model, tmp_path, max_steps=3, own={"pack_tokens": 30})
     assert largest_difference(stock, lean) < 1e-5
     assert capsys.readouterr().out.count(f"{STEP}{name} of {base.__name__} is replaced\n") == 1
-    assert trainer.kernel is not None and bool(trainer._plan) == bool(after)
+    assert trainer.kernel is not None and planned == [False] * 3 + [False, bool(after), False]
     delattr(trainer, name)
     assert trainer._in_packs()
+
+
+def test_a_loss_replaced_within_a_step_waits_for_the_next(tiny_model, tmp_path):
+    """Its packs span all micro-batches: half of them and TRL's second micro-batch would be the gradient of neither."""
+
+    def replaced(event):
+        class Replace(TrainerCallback):
+            def replace(self, args, state, control, **kwargs):
+                if state.global_step == (event == "on_step_begin"):
+                    trainers[-1]._compute_loss = tripled(trainers[-1]._compute_loss, False)
+
+        def made(*args, **kwargs):
+            trainers.append(LeanGRPOTrainer(*args, **kwargs))
+            trainers[-1].add_callback(type("Own", (Replace,), {event: Replace.replace})())
+            return trainers[-1]
+
+        trainers = []
+        return trained(made, tiny_model, tmp_path, max_steps=2, learning_rate=1e-3)[0]
+
+    assert largest_difference(replaced("on_step_begin"), replaced("on_substep_end")) < 1e-5
 
 
 def halving(backward):
