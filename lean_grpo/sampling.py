@@ -86,8 +86,8 @@ def configuration(
 def merged(model: Any, config: GenerationConfig) -> GenerationConfig:
     """Return what `generate` makes of this configuration: the model's own fills in what it leaves open."""
     found = wrappers.base_of(model)._prepare_generation_config(config)[0]
-    ends = found.eos_token_id
-    found.eos_token_id = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    ends = found.eos_token_id  # a number, or several, in an array too
+    found.eos_token_id = [] if ends is None else torch.as_tensor(ends).flatten().tolist()
     return found
 
 
@@ -124,7 +124,9 @@ def _reason_of_fields(config: GenerationConfig) -> str | None:
     if config.max_new_tokens is None:
         return "neither max_completion_length nor max_new_tokens is set"
     for name, value in vars(config).items():
-        if not name.startswith("_") and name not in OBEYED | WITHOUT_EFFECT and value != getattr(plain, name, None):
+        # defaults are single values, and an array's comparison is none
+        is_plain = isinstance(value, bool | int | float | str | None) and value == getattr(plain, name, None)
+        if not (name.startswith("_") or name in OBEYED | WITHOUT_EFFECT or is_plain):
             return f"{name} is set"
     return None
 

@@ -7,6 +7,7 @@ trains. The trainers themselves keep packs and our sampler.
 import copy
 import functools
 
+import numpy
 import pytest
 import torch
 from accelerate import Accelerator
@@ -328,13 +329,29 @@ def with_a_tool_mask(output, inputs):
     output["tool_mask"] = (torch.arange(output["completion_ids"].shape[1]) % 3 > 0).long() * output["completion_mask"]
 
 
+MASKED = "dapo", "bnpo", "grpo"
+OTHER_VALUES = "a completion_mask has other values than 0 and 1"
+
+
 def with_gaps(output, inputs):
     output["completion_mask"][:, 1] = 0
+
+
+def of(kind, factor=1):
+    """A change of the completion mask's number format, and of its values."""
+
+    def change(output, inputs):
+        output["completion_mask"] = (output["completion_mask"].float() * factor).to(kind)
+
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "loss_type", "reason"),
     [
+        *((of(kind), loss_type, "") for kind in (torch.float32, torch.bfloat16, torch.bool) for loss_type in MASKED),
+        *((of(torch.float32, 0.5), loss_type, OTHER_VALUES) for loss_type in MASKED),
+        (of(torch.long, 2), "dapo", OTHER_VALUES),
         *((by_token, loss_type, "") for loss_type in ("dapo", "bnpo", "vespo")),
         *((with_a_tool_mask, loss_type, "") for loss_type in ("grpo", "bnpo")),
         (with_lists, "dapo", ""),
@@ -485,6 +502,14 @@ def test_a_field_that_our_sampler_does_not_know_is_obeyed(trainer, greedy, capsy
     assert notes(capsys) == [f"{GENERATE}{name} is set"]
     setattr(configurations(trainer)[place], name, None)
     assert trainer._samples_itself() and both(trainer)[0] == greedy
+
+
+@pytest.mark.parametrize("kind", [numpy.array, torch.tensor, tuple], ids=["numpy", "torch", "tuple"])
+def test_arrays_in_a_configuration_are_read_like_lists(trainer, greedy, capsys, kind):
+    trainer.generation_config.eos_token_id = kind([2])
+    assert both(trainer) == [greedy, greedy] and not notes(capsys)
+    trainer.generation_config.suppress_tokens = kind(FIELDS["suppress_tokens"])
+    assert not trainer._samples_itself() and notes(capsys) == [f"{GENERATE}suppress_tokens is set"]
 
 
 def test_every_field_is_known_or_left_to_generate(tokenizer):
