@@ -118,17 +118,24 @@ def reason_against(model: Any, config: GenerationConfig | None = None) -> str | 
     return _reason_of_fields(merged(model, config))
 
 
-def _reason_of_fields(config: GenerationConfig) -> str | None:
+def left_to_generate(config: GenerationConfig) -> list[str]:
+    """List the fields of a merged configuration that are set and that only `generate` obeys."""
     plain = GenerationConfig()
     plain.update(**plain._get_default_generation_params(), defaults_only=True)
+    return [
+        name
+        for name, value in vars(config).items()
+        if not name.startswith("_")
+        and name not in OBEYED | WITHOUT_EFFECT
+        # defaults are single values, and an array's comparison is none
+        and not (isinstance(value, bool | int | float | str | None) and value == getattr(plain, name, None))
+    ]
+
+
+def _reason_of_fields(config: GenerationConfig) -> str | None:
     if config.max_new_tokens is None:
         return "neither max_completion_length nor max_new_tokens is set"
-    for name, value in vars(config).items():
-        # defaults are single values, and an array's comparison is none
-        is_plain = isinstance(value, bool | int | float | str | None) and value == getattr(plain, name, None)
-        if not (name.startswith("_") or name in OBEYED | WITHOUT_EFFECT or is_plain):
-            return f"{name} is set"
-    return None
+    return next((f"{name} is set" for name in left_to_generate(config)), None)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,13 @@ from accelerate.state import PartialState
 from accelerate.utils import gather_object
 from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.generation import StopStringCriteria
 from trl import GRPOConfig
 
 from grpo.core.errors import one_line
 from grpo.core.processes import GivenUp, largest, say
 from grpo.task.prompts import Prompt, tokenized
-from lean_grpo.sampling import Sampling, complete, configuration, reason_against, sampling_mode
+from lean_grpo.sampling import Sampling, complete, configuration, merged, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
 
 REFUSALS = ValueError, TypeError, ImportError  # of a generation configuration
@@ -163,7 +164,10 @@ def complete_by_generate(
     sampling: Sampling | None = None,
     each_token: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
-    """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`)."""
+    """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`).
+
+    A completion that a stop string of the model's configuration ends gets the first end token, too.
+    """
     config = configuration(tokenizer, ends, max_new_tokens, sampling)
     padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
 
@@ -175,6 +179,15 @@ def complete_by_generate(
     with one_line("model.generate cannot answer (", "); change the model's generation_config.json", REFUSALS):
         output = model.generate(**inputs, generation_config=config)
     each_token(len(prompts))
-    rows = output[:, padded["input_ids"].shape[1] :].tolist()
-    lengths = [next((index + 1 for index, token in enumerate(row) if token in ends), len(row)) for row in rows]
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    strings, start = merged(model, config).stop_strings, padded["input_ids"].shape[1]
+    stops = StopStringCriteria(tokenizer, strings) if strings else lambda ids, scores: [False]
+    found = []
+    for row in output.cpu():
+        tokens = row[start:].tolist()
+        length = next((index + 1 for index, token in enumerate(tokens) if token in ends), None)
+        written = len(tokens)
+        while written > 1 and tokens[written - 1] == config.pad_token_id:
+            written -= 1
+        is_stopped = length is None and bool(stops(row[None, : start + written], None)[0])
+        found.append([*tokens[:written], ends[0]] if is_stopped else tokens[:length])
+    return found
