@@ -95,7 +95,7 @@ def reason_against(model: Any, config: GenerationConfig | None = None) -> str | 
     """Return why this sampler cannot be used, to complete `because …`, or None. The model may be wrapped.
 
     Args:
-        config: as `generate` would be given it; None: whatever the model's own fills in.
+        config: as `generate` would be given it; None: one that the model's own fills in, but for max_new_tokens.
     """
     model, base = wrappers.unwrapped(model), wrappers.base_of(model)
     if "unsloth" in sys.modules:
@@ -110,7 +110,7 @@ def reason_against(model: Any, config: GenerationConfig | None = None) -> str | 
         return "a layer reads cached keys without the cache's update"
     if override := GENERATION.override(base) or (None if model is base else ADAPTED.override(model)):
         return override
-    config = config or GenerationConfig(max_new_tokens=1, repetition_penalty=1.0)
+    config = config or GenerationConfig(max_new_tokens=1)
     if not wrappers.passes_on(model, "generate", config):
         return "the adapter's `generate` does more than call the base model's"
     if model.generation_config is not base.generation_config:
@@ -158,7 +158,7 @@ def complete(
     max_new_tokens: int,
     sampling: Sampling | None = None,
     each_token: Callable[[int], Any] = lambda rows: None,
-    config: GenerationConfig | None = None,
+    asked: bool = False,
 ) -> list[list[int]]:
     """Complete each prompt. A completion includes its end token, if any. Call this inside `sampling_mode`.
 
@@ -167,12 +167,12 @@ def complete(
         ends: tokens that end a completion.
         sampling: None: greedy.
         each_token: called after each token with the number of rows that leave the batch; it may raise to give up.
-        config: what `generate` would be given instead; None: the configuration of the settings above.
+        asked: True if `reason_against` has no reason against this model, as the caller knows.
 
     Raises:
         ValueError: `reason_against` has a reason against this model.
     """
-    if why := reason_against(model, config or configuration(tokenizer, ends, max_new_tokens, sampling)):
+    if not asked and (why := reason_against(model, configuration(tokenizer, ends, max_new_tokens, sampling))):
         raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
     base = wrappers.base_of(model)
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)

@@ -243,13 +243,12 @@ class LeanGRPOTrainer(GRPOTrainer):
                 if self.use_transformers_continuous_batching:
                     stack.enter_context(sampling.checked_batches(wrappers.unwrapped(self.model)))
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        given = self._generation_config()
-        config = sampling.merged(self.model, given)
+        config = sampling.merged(self.model, self._generation_config())
         drawn = Sampling.of(config) if config.do_sample else None
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             inputs = policy, self._tokenizer, prompt_ids, config.eos_token_id, config.max_new_tokens, drawn
-            return sampling.complete(*inputs, self.each_token, given), None
+            return sampling.complete(*inputs, self.each_token, asked=True), None
 
     def _generation_config(self) -> GenerationConfig:
         """What `generate` would be given for the next rollout."""

@@ -3,6 +3,7 @@
 It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for models that these do not support.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -111,6 +112,7 @@ class Policy:
         share = order[state.process_index :: state.num_processes]
         if why := reason_against(model, configuration(tokenizer, ends, self.limit, sampling)):
             say(f"note: model.generate answers the questions, because {why}")
+        finish = complete_by_generate if why else functools.partial(complete, asked=True)
         hidden = len(share) < 2 or not state.is_main_process
         # None: hidden without a terminal
         bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)
@@ -136,7 +138,7 @@ class Policy:
                 for start in range(0, len(share), self.batch_size):
                     batch = share[start : start + self.batch_size]
                     inputs = model, tokenizer, [prompts[index] for index in batch], ends, self.limit, sampling
-                    done += zip(batch, (complete_by_generate if why else complete)(*inputs, each_token), strict=True)
+                    done += zip(batch, finish(*inputs, each_token), strict=True)
         except GivenUp:
             given_up = True
         if largest(given_up):

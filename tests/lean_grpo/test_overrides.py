@@ -19,6 +19,7 @@ from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
 from grpo.core.errors import UserError
+from grpo.policy import answering
 from grpo.policy.answering import Policy, complete_by_generate
 from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer, micro_batches, overrides, sampling, trial
@@ -539,7 +540,9 @@ def test_our_sampler_obeys_the_fields_that_it_knows(trainer, greedy, capsys, mon
         trainer.generation_config.temperature = 1.0
     vars(configurations(trainer)[place]).update(change)
     asked, complete = [], sampling.complete
-    monkeypatch.setattr(sampling, "complete", lambda *given: asked.append(given) or complete(*given))
+    monkeypatch.setattr(
+        sampling, "complete", lambda *given, **others: asked.append(given) or complete(*given, **others)
+    )
     ours, stock = both(trainer)
     if "max_new_tokens" in change and place == "the trainer's":
         assert max(map(len, ours)) == max(map(len, stock)) == 5
@@ -554,6 +557,23 @@ def test_a_min_p_of_the_model_is_drawn_by(trainer, greedy, capsys):
     assert both(trainer)[0] != greedy
     trainer.model.generation_config.min_p = 1.0
     assert both(trainer) == [greedy, greedy] and not notes(capsys)
+
+
+def test_a_rollout_asks_once_and_a_policy_once_for_all_batches(trainer, tokenizer, monkeypatch):
+    """Asking tries an adapter's `generate` and reads many classes."""
+    asked, ask = [], sampling.reason_against
+    for module in (sampling, answering):
+        monkeypatch.setattr(module, "reason_against", lambda *given: asked.append(given) or ask(*given))
+    trainer._generate_single_turn(PROMPTS, None, {}, 2)
+    assert len(asked) == 1
+    Policy(trainer.model, tokenizer, LENGTH, 1).complete(PROMPTS)
+    assert len(asked) == 2
+
+
+def test_without_a_configuration_the_models_own_decides(trainer):
+    assert sampling.reason_against(trainer.model) is None
+    trainer.model.generation_config.repetition_penalty = 1.1
+    assert sampling.reason_against(trainer.model) == "repetition_penalty is set"
 
 
 def test_other_end_tokens_than_the_trainers_are_left_to_generate(trainer, capsys):
@@ -744,7 +764,9 @@ def test_our_trainers_keep_our_sampler(tmp_path, capsys, monkeypatch, base, adap
     ours, stock = both(trainer)
     assert ours == stock
     asked, complete = [], sampling.complete
-    monkeypatch.setattr(sampling, "complete", lambda *given: asked.append(given) or complete(*given))
+    monkeypatch.setattr(
+        sampling, "complete", lambda *given, **others: asked.append(given) or complete(*given, **others)
+    )
     trainer.train()
     assert len(asked) == 2 and not notes(capsys) and trainer._plan is not None
 
