@@ -44,9 +44,11 @@ class Plan:
 def reason_against(batches: list[Batch]) -> str | None:
     """Return why packs cannot express these micro-batches, which a subclass may have made, or None."""
     for batch in batches:
-        width = batch["completion_mask"].shape[1]
-        if packing.has_gaps(torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1), width):
+        mask = batch["completion_mask"]
+        if packing.has_gaps(torch.cat([batch["prompt_mask"], mask], 1), mask.shape[1]):
             return "a mask of a micro-batch has gaps"
+        if (mask != mask.bool()).any():
+            return "a completion_mask has other values than 0 and 1"
     return None
 
 

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+DECORATORS = {"contextlib", "torch", "transformers"}  # packages that a library's own methods are wrapped by
 _VOUCHED: list[Any] = []  # as objects: functools.wraps would copy an attribute to whatever wraps them
 
 
@@ -50,7 +51,7 @@ class Methods:
             self.members[name] = [
                 member
                 for cls, member in zip(owners, members, strict=True)
-                if not inspect.isroutine(member) or inspect.unwrap(member).__module__ == cls.__module__
+                if not (callable(member) or hasattr(member, "__get__")) or _comes_from(member, (cls.__module__,))
             ]
             names += [called for member in members for called in _called(member)]
 
@@ -72,9 +73,24 @@ class Methods:
         return None
 
     def _is_known(self, owner: Any, name: str, member: Any) -> bool:
-        modules = [getattr(thing, "__module__", None) or "" for thing in (owner, inspect.unwrap(member))]
-        trusted = name not in self.entries and all(module.startswith(self.libraries) for module in modules)
-        return trusted or any(member is known for known in (*self.members[name], *_VOUCHED))
+        may_override = isinstance(owner, type) and name not in self.entries  # an object is nobody's but the user's
+        if may_override and owner.__module__.startswith(self.libraries) and _comes_from(member, self.libraries):
+            return True
+        return any(member is known for known in (*self.members[name], *_VOUCHED))
+
+
+def _comes_from(member: Any, modules: tuple[str, ...]) -> bool:
+    """True if a function is of these modules, and whatever wraps it of its package or of DECORATORS.
+
+    Its globals say so: `functools.wraps` gives a wrapper the name and module of what it wraps.
+    """
+    found = []
+    while member is not None:
+        found.append(getattr(member, "__globals__", {}).get("__name__", ""))
+        member = getattr(member, "__wrapped__", None)
+    *around, own = found
+    packages = {own.partition(".")[0], *DECORATORS}
+    return own.startswith(modules) and all(name.partition(".")[0] in packages for name in around)
 
 
 def _function(member: Any) -> Any:

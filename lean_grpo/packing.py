@@ -24,10 +24,13 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_kee
 
     Args:
         input_ids: (rows, P + C), prompts padded on the left, completions on the right.
-        attention_mask: (rows, P + C), 0 in padding and in completions that are masked out.
+        attention_mask: (rows, P + C), 0 in padding and in completions that are masked out; of any number format.
         logits_to_keep: C.
     """
-    ids, counts = input_ids.tolist(), attention_mask.split([input_ids.shape[1] - logits_to_keep, logits_to_keep], 1)
+    ids, counts = (
+        input_ids.tolist(),
+        attention_mask.bool().split([input_ids.shape[1] - logits_to_keep, logits_to_keep], 1),
+    )
     prompts, completions = torch.stack([count.sum(1) for count in counts]).tolist()
     start = input_ids.shape[1] - logits_to_keep
     return [

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, PeftModelForCausalLM
 from peft.tuners.lora import LoraLayer
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -24,6 +24,7 @@ READ_EVERY = 16  # steps on a GPU after which tokens are read: the host waits fo
 NEEDED = {"position_ids", "logits_to_keep"}  # required arguments of a model's forward, besides the cache
 # What `generate` calls; benchmarks/exactness.py compares the models of transformers itself, some of which override it
 GENERATION = overrides.Methods(GenerationMixin, "generate", "_sample", libraries=("transformers.",))
+ADAPTED = overrides.Methods(PeftModelForCausalLM, "generate", libraries=("peft.",))
 # Fields of a generation configuration that this sampler obeys, and those that change no token of a causal model's
 # completions where max_new_tokens is set. Any other one that is set, known or not, is left to `generate`
 OBEYED = {"max_new_tokens", "eos_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p"}
@@ -85,8 +86,8 @@ def configuration(
 def merged(model: Any, config: GenerationConfig) -> GenerationConfig:
     """Return what `generate` makes of this configuration: the model's own fills in what it leaves open."""
     found = wrappers.base_of(model)._prepare_generation_config(config)[0]
-    ends = found.eos_token_id
-    found.eos_token_id = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    ends = found.eos_token_id  # a number, or several, in an array too
+    found.eos_token_id = [] if ends is None else torch.as_tensor(ends).flatten().tolist()
     return found
 
 
@@ -94,7 +95,7 @@ def reason_against(model: Any, config: GenerationConfig | None = None) -> str | 
     """Return why this sampler cannot be used, to complete `because …`, or None. The model may be wrapped.
 
     Args:
-        config: as `generate` would be given it; None: whatever the model's own fills in.
+        config: as `generate` would be given it; None: one that the model's own fills in, but for max_new_tokens.
     """
     model, base = wrappers.unwrapped(model), wrappers.base_of(model)
     if "unsloth" in sys.modules:
@@ -107,24 +108,34 @@ def reason_against(model: Any, config: GenerationConfig | None = None) -> str | 
         return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if getattr(base.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory; its keys include unused slots
         return "a layer reads cached keys without the cache's update"
-    if override := GENERATION.override(base):
+    if override := GENERATION.override(base) or (None if model is base else ADAPTED.override(model)):
         return override
-    if not wrappers.passes_on(model, "generate"):
-        return "the adapter, or what replaced its `generate`, does more than call the base model's"
+    config = config or GenerationConfig(max_new_tokens=1)
+    if not wrappers.passes_on(model, "generate", config):
+        return "the adapter's `generate` does more than call the base model's"
     if model.generation_config is not base.generation_config:
         return "the adapter has a generation configuration of its own"
-    return _reason_of_fields(merged(model, config or GenerationConfig(max_new_tokens=1, repetition_penalty=1.0)))
+    return _reason_of_fields(merged(model, config))
+
+
+def left_to_generate(config: GenerationConfig) -> list[str]:
+    """List the fields of a merged configuration that are set and that only `generate` obeys."""
+    plain = GenerationConfig()
+    plain.update(**plain._get_default_generation_params(), defaults_only=True)
+    return [
+        name
+        for name, value in vars(config).items()
+        if not name.startswith("_")
+        and name not in OBEYED | WITHOUT_EFFECT
+        # defaults are single values, and an array's comparison is none
+        and not (isinstance(value, bool | int | float | str | None) and value == getattr(plain, name, None))
+    ]
 
 
 def _reason_of_fields(config: GenerationConfig) -> str | None:
-    plain = GenerationConfig()
-    plain.update(**plain._get_default_generation_params(), defaults_only=True)
     if config.max_new_tokens is None:
         return "neither max_completion_length nor max_new_tokens is set"
-    for name, value in vars(config).items():
-        if not name.startswith("_") and name not in OBEYED | WITHOUT_EFFECT and value != getattr(plain, name, None):
-            return f"{name} is set"
-    return None
+    return next((f"{name} is set" for name in left_to_generate(config)), None)
 
 
 @contextlib.contextmanager
@@ -147,7 +158,7 @@ def complete(
     max_new_tokens: int,
     sampling: Sampling | None = None,
     each_token: Callable[[int], Any] = lambda rows: None,
-    config: GenerationConfig | None = None,
+    asked: bool = False,
 ) -> list[list[int]]:
     """Complete each prompt. A completion includes its end token, if any. Call this inside `sampling_mode`.
 
@@ -156,12 +167,12 @@ def complete(
         ends: tokens that end a completion.
         sampling: None: greedy.
         each_token: called after each token with the number of rows that leave the batch; it may raise to give up.
-        config: what `generate` would be given instead; None: the configuration of the settings above.
+        asked: True if `reason_against` has no reason against this model, as the caller knows.
 
     Raises:
         ValueError: `reason_against` has a reason against this model.
     """
-    if why := reason_against(model, config or configuration(tokenizer, ends, max_new_tokens, sampling)):
+    if not asked and (why := reason_against(model, configuration(tokenizer, ends, max_new_tokens, sampling))):
         raise ValueError(f"{type(model).__name__} has to be sampled by `generate`, because {why}")
     base = wrappers.base_of(model)
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)

@@ -243,13 +243,12 @@ class LeanGRPOTrainer(GRPOTrainer):
                 if self.use_transformers_continuous_batching:
                     stack.enter_context(sampling.checked_batches(wrappers.unwrapped(self.model)))
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        given = self._generation_config()
-        config = sampling.merged(self.model, given)
+        config = sampling.merged(self.model, self._generation_config())
         drawn = Sampling.of(config) if config.do_sample else None
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             inputs = policy, self._tokenizer, prompt_ids, config.eos_token_id, config.max_new_tokens, drawn
-            return sampling.complete(*inputs, self.each_token, given), None
+            return sampling.complete(*inputs, self.each_token, asked=True), None
 
     def _generation_config(self) -> GenerationConfig:
         """What `generate` would be given for the next rollout."""
@@ -332,7 +331,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _in_packs(self) -> bool:
         """True if packs compute this step; otherwise say why, once. An override may come after the start."""
-        override = trial.STEP.override(self) if self.kernel else None
+        override = trial.override_of_step(self) if self.kernel else None
         if override:
             self._say_stocks(override)
         return self.kernel is not None and override is None
@@ -395,22 +394,21 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
         """Return (plan, index of these inputs in it), or (None, 0) if TRL's own loss has to be computed."""
-        if not (self._in_packs() and self._in_parts):
-            return None, 0
+        for turn, batch in enumerate(self._plan.batches if self._plan else ()):
+            if turn and inputs is batch:  # its earlier packs are computed: what has changed since waits for the next
+                return self._plan, turn
         count = cast(int, self.args.steps_per_generation)  # GRPOConfig has set it
         together = math.gcd(self.args.gradient_accumulation_steps, count)
         if self.loss_type in micro_batches.TOKEN_MEANS:
             together = 1
         index = self._step % count
-        turn = index % together
-        if turn == 0:
-            batches: list[Batch] = (self._buffered_inputs or [])[index : index + together]
-            self._plan = None
-            if batches and inputs is batches[0] and self._are_plain(batches):
-                skips = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
-                self._plan = micro_batches.plan(batches, self.loss_type, skips, self._make_packs)
-        ours = self._plan is not None and inputs is self._plan.batches[turn]
-        return self._plan if ours else None, turn
+        batches: list[Batch] = (self._buffered_inputs or [])[index : index + together]
+        self._plan = None
+        begins = index % together == 0 and batches and inputs is batches[0]
+        if begins and self._in_packs() and self._in_parts and self._are_plain(batches):
+            skips = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
+            self._plan = micro_batches.plan(batches, self.loss_type, skips, self._make_packs)
+        return self._plan, 0
 
     def _are_plain(self, batches: list[Batch]) -> bool:
         """True if packs can express these micro-batches, of all processes; otherwise say why not, once."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from accelerate.utils.memory import should_reduce_batch_size
 from peft import PeftModel
@@ -28,6 +29,7 @@ LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
 ROUNDING = 1e-5  # smallest limit of log-probabilities in float32: prompts hardly affect an untrained model
 # What TRL and transformers call between a scored rollout and the end of its backward
 STEP = overrides.Methods(GRPOTrainer, "training_step", beyond=("_generate_and_score_completions",))
+BACKWARD = overrides.Methods(Accelerator, "backward")  # once for each pack, not for each micro-batch
 
 
 def others_write(trainer: Any) -> bool:
@@ -35,12 +37,17 @@ def others_write(trainer: Any) -> bool:
     return bool(trainer.tools) or trainer.rollout_func is not None or trainer.environment_factories is not None
 
 
+def override_of_step(trainer: Any) -> str | None:
+    """Name what overrides a part of the training step, which is then TRL's own, or None."""
+    return STEP.override(trainer) or BACKWARD.override(trainer.accelerator)
+
+
 def reason_against_packing(trainer: Any) -> str | None:
     """Return a known reason why this LeanGRPOTrainer cannot use packs, or None."""
     model, base = wrappers.unwrapped(trainer.model), wrappers.base_of(trainer.model)
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
     optim = str(getattr(trainer.args.optim, "value", trainer.args.optim))
-    if override := STEP.override(trainer):
+    if override := override_of_step(trainer):
         return override
     if base.config._attn_implementation != "sdpa":
         return f"the model's attention is {base.config._attn_implementation}, and packs need sdpa"

@@ -3,6 +3,7 @@
 It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for models that these do not support.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ from accelerate.state import PartialState
 from accelerate.utils import gather_object
 from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.generation import StopStringCriteria
 from trl import GRPOConfig
 
 from grpo.core.errors import one_line
 from grpo.core.processes import GivenUp, largest, say
 from grpo.task.prompts import Prompt, tokenized
-from lean_grpo.sampling import Sampling, complete, configuration, reason_against, sampling_mode
+from lean_grpo.sampling import Sampling, complete, configuration, merged, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
 
 REFUSALS = ValueError, TypeError, ImportError  # of a generation configuration
@@ -110,6 +112,7 @@ class Policy:
         share = order[state.process_index :: state.num_processes]
         if why := reason_against(model, configuration(tokenizer, ends, self.limit, sampling)):
             say(f"note: model.generate answers the questions, because {why}")
+        finish = complete_by_generate if why else functools.partial(complete, asked=True)
         hidden = len(share) < 2 or not state.is_main_process
         # None: hidden without a terminal
         bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)
@@ -135,7 +138,7 @@ class Policy:
                 for start in range(0, len(share), self.batch_size):
                     batch = share[start : start + self.batch_size]
                     inputs = model, tokenizer, [prompts[index] for index in batch], ends, self.limit, sampling
-                    done += zip(batch, (complete_by_generate if why else complete)(*inputs, each_token), strict=True)
+                    done += zip(batch, finish(*inputs, each_token), strict=True)
         except GivenUp:
             given_up = True
         if largest(given_up):
@@ -163,7 +166,10 @@ def complete_by_generate(
     sampling: Sampling | None = None,
     each_token: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
-    """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`)."""
+    """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`).
+
+    A completion that a stop string of the model's configuration ends gets the first end token, too.
+    """
     config = configuration(tokenizer, ends, max_new_tokens, sampling)
     padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
 
@@ -175,6 +181,15 @@ def complete_by_generate(
     with one_line("model.generate cannot answer (", "); change the model's generation_config.json", REFUSALS):
         output = model.generate(**inputs, generation_config=config)
     each_token(len(prompts))
-    rows = output[:, padded["input_ids"].shape[1] :].tolist()
-    lengths = [next((index + 1 for index, token in enumerate(row) if token in ends), len(row)) for row in rows]
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    strings, start = merged(model, config).stop_strings, padded["input_ids"].shape[1]
+    stops = StopStringCriteria(tokenizer, strings) if strings else lambda ids, scores: [False]
+    found = []
+    for row in output.cpu():
+        tokens = row[start:].tolist()
+        length = next((index + 1 for index, token in enumerate(tokens) if token in ends), None)
+        written = len(tokens)
+        while written > 1 and tokens[written - 1] == config.pad_token_id:
+            written -= 1
+        is_stopped = length is None and bool(stops(row[None, : start + written], None)[0])
+        found.append([*tokens[:written], ends[0]] if is_stopped else tokens[:length])
+    return found

@@ -4,10 +4,13 @@ Others do so in a subclass, in a mixin before or behind, on the object, in the l
 trains. The trainers themselves keep packs and our sampler.
 """
 
+import copy
 import functools
 
+import numpy
 import pytest
 import torch
+from accelerate import Accelerator
 from helpers_runs import DEMO
 from helpers_trainer import LENGTH, largest_difference, make_trainer, rewards_by_sum, trained
 from peft import LoraConfig, PeftModelForCausalLM, get_peft_model
@@ -16,13 +19,15 @@ from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
 from grpo.core.errors import UserError
+from grpo.policy import answering
 from grpo.policy.answering import Policy, complete_by_generate
 from grpo.training.run_trainer import RunTrainer
-from lean_grpo import LeanGRPOTrainer, micro_batches, sampling, trial
+from lean_grpo import LeanGRPOTrainer, micro_batches, overrides, sampling, trial
 from lean_grpo.overrides import same_loss
 
 STEP = "note: the training step is TRL's own, with its padding: "
 GENERATE = "note: model.generate samples the rollouts, because "
+BEFORE_THE_STEP = ("_generate_and_score_completions",)
 
 # --- The training step: each function makes a class of a trainer's class
 
@@ -156,6 +161,7 @@ def test_a_method_of_the_object_is_obeyed_from_then_on(tiny_model, tmp_path, cap
         def made(*args, **kwargs):
             class Replace(TrainerCallback):
                 def on_step_begin(self, args, state, control, **kwargs):
+                    planned.append(bool(vars(trainer).get("_plan")))
                     if state.global_step == after:
                         setattr(trainer, name, tripled(getattr(trainer, name), wraps))
 
@@ -165,13 +171,72 @@ def test_a_method_of_the_object_is_obeyed_from_then_on(tiny_model, tmp_path, cap
 
         return made
 
+    planned = []
     stock, _, _ = trained(replacing(GRPOTrainer), tiny_model, tmp_path, max_steps=3)
     lean, _, trainer = trained(replacing(base), tiny_model, tmp_path, max_steps=3, own={"pack_tokens": 30})
     assert largest_difference(stock, lean) < 1e-5
     assert capsys.readouterr().out.count(f"{STEP}{name} of {base.__name__} is replaced\n") == 1
-    assert trainer.kernel is not None and bool(trainer._plan) == bool(after)
+    assert trainer.kernel is not None and planned == [False] * 3 + [False, bool(after), False]
     delattr(trainer, name)
     assert trainer._in_packs()
+
+
+def test_a_loss_replaced_within_a_step_waits_for_the_next(tiny_model, tmp_path):
+    """Its packs span all micro-batches: half of them and TRL's second micro-batch would be the gradient of neither."""
+
+    def replaced(event):
+        class Replace(TrainerCallback):
+            def replace(self, args, state, control, **kwargs):
+                if state.global_step == (event == "on_step_begin"):
+                    trainers[-1]._compute_loss = tripled(trainers[-1]._compute_loss, False)
+
+        def made(*args, **kwargs):
+            trainers.append(LeanGRPOTrainer(*args, **kwargs))
+            trainers[-1].add_callback(type("Own", (Replace,), {event: Replace.replace})())
+            return trainers[-1]
+
+        trainers = []
+        return trained(made, tiny_model, tmp_path, max_steps=2, learning_rate=1e-3)[0]
+
+    assert largest_difference(replaced("on_step_begin"), replaced("on_substep_end")) < 1e-5
+
+
+def halving(backward):
+    """A backward that halves all gradients after it, those of earlier ones, too."""
+
+    @functools.wraps(backward)
+    def own(self, *args, **kwargs):
+        backward(self, *args, **kwargs)
+        for weight in self.trained.parameters():
+            weight.grad *= 0.5
+
+    return own
+
+
+@pytest.mark.parametrize("place", ["the object", "its class", "the library"])
+def test_a_backward_of_the_accelerator_is_obeyed(tiny_model, tmp_path, capsys, monkeypatch, place):
+    def replacing(cls):
+        def made(*args, **kwargs):
+            trainer = cls(*args, **kwargs)
+            accelerator, own = trainer.accelerator, halving(Accelerator.backward)
+            accelerator.trained = trainer.model
+            if place == "the object":
+                accelerator.backward = own.__get__(accelerator)
+            elif place == "its class":
+                accelerator.__class__ = type("Own", (Accelerator,), {"backward": own})
+            else:
+                monkeypatch.setattr(Accelerator, "backward", own)
+            return trainer
+
+        return made
+
+    plain, _, _ = trained(GRPOTrainer, tiny_model, tmp_path)
+    stock, _, _ = trained(replacing(GRPOTrainer), tiny_model, tmp_path)
+    monkeypatch.undo()
+    lean, _, _ = trained(replacing(LeanGRPOTrainer), tiny_model, tmp_path, own={"pack_tokens": 30})
+    assert largest_difference(stock, lean) < 1e-5 and largest_difference(plain, stock) > 1e-2
+    line = "Own overrides backward" if place == "its class" else "backward of Accelerator is replaced"
+    assert f"{STEP}{line}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wraps", [False, True])
@@ -186,6 +251,24 @@ def test_a_replaced_method_of_the_library_is_obeyed(tiny_model, tmp_path, capsys
     assert largest_difference(plain, found[0]) > 1
     who = f"{name} of GRPOTrainer is replaced" if owner is GRPOTrainer else f"LeanGRPOTrainer overrides {name}"
     check(capsys, found, trained(LeanGRPOTrainer, tiny_model, tmp_path), who)
+
+
+def applied(loss):
+    return functools.partialmethod(lambda self, factor, *args, **kwargs: factor * loss(self, *args, **kwargs), 3.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [applied, *(functools.partial(tripled, wraps=wraps) for wraps in (False, True))],
+    ids=["applied", "plain", "wraps"],
+)
+def test_what_was_replaced_before_our_import_is_an_override(tiny_model, tmp_path, capsys, monkeypatch, change):
+    monkeypatch.setattr(GRPOTrainer, "compute_loss", change(GRPOTrainer.compute_loss))
+    monkeypatch.setattr(trial, "STEP", overrides.Methods(GRPOTrainer, "training_step", beyond=BEFORE_THE_STEP))
+    stock, _, _ = trained(GRPOTrainer, tiny_model, tmp_path)
+    lean, _, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path)
+    assert largest_difference(stock, lean) < 1e-5
+    assert f"{STEP}compute_loss of GRPOTrainer is replaced\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("base", [LeanGRPOTrainer, RunTrainer])
@@ -210,6 +293,7 @@ def test_the_methods_of_a_step_are_read_from_the_library():
     assert trial.STEP.members.keys() >= {*(made.__name__ for made in SUBCLASSES.values()), "get_high_entropy_mask"}
     assert not trial.STEP.members.keys() & {"_generate", "_calculate_rewards", "log", "train", "evaluate", "_step"}
     assert all(trial.STEP.members.values()) and all(sampling.GENERATION.members.values())
+    assert all(trial.BACKWARD.members.values()) and all(sampling.ADAPTED.members.values())
 
 
 # --- Micro-batches
@@ -246,13 +330,29 @@ def with_a_tool_mask(output, inputs):
     output["tool_mask"] = (torch.arange(output["completion_ids"].shape[1]) % 3 > 0).long() * output["completion_mask"]
 
 
+MASKED = "dapo", "bnpo", "grpo"
+OTHER_VALUES = "a completion_mask has other values than 0 and 1"
+
+
 def with_gaps(output, inputs):
     output["completion_mask"][:, 1] = 0
+
+
+def of(kind, factor=1):
+    """A change of the completion mask's number format, and of its values."""
+
+    def change(output, inputs):
+        output["completion_mask"] = (output["completion_mask"].float() * factor).to(kind)
+
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "loss_type", "reason"),
     [
+        *((of(kind), loss_type, "") for kind in (torch.float32, torch.bfloat16, torch.bool) for loss_type in MASKED),
+        *((of(torch.float32, 0.5), loss_type, OTHER_VALUES) for loss_type in MASKED),
+        (of(torch.long, 2), "dapo", OTHER_VALUES),
         *((by_token, loss_type, "") for loss_type in ("dapo", "bnpo", "vespo")),
         *((with_a_tool_mask, loss_type, "") for loss_type in ("grpo", "bnpo")),
         (with_lists, "dapo", ""),
@@ -405,6 +505,14 @@ def test_a_field_that_our_sampler_does_not_know_is_obeyed(trainer, greedy, capsy
     assert trainer._samples_itself() and both(trainer)[0] == greedy
 
 
+@pytest.mark.parametrize("kind", [numpy.array, torch.tensor, tuple], ids=["numpy", "torch", "tuple"])
+def test_arrays_in_a_configuration_are_read_like_lists(trainer, greedy, capsys, kind):
+    trainer.generation_config.eos_token_id = kind([2])
+    assert both(trainer) == [greedy, greedy] and not notes(capsys)
+    trainer.generation_config.suppress_tokens = kind(FIELDS["suppress_tokens"])
+    assert not trainer._samples_itself() and notes(capsys) == [f"{GENERATE}suppress_tokens is set"]
+
+
 def test_every_field_is_known_or_left_to_generate(tokenizer):
     """Those of other versions of transformers, too."""
     model = own_model()
@@ -432,7 +540,9 @@ def test_our_sampler_obeys_the_fields_that_it_knows(trainer, greedy, capsys, mon
         trainer.generation_config.temperature = 1.0
     vars(configurations(trainer)[place]).update(change)
     asked, complete = [], sampling.complete
-    monkeypatch.setattr(sampling, "complete", lambda *given: asked.append(given) or complete(*given))
+    monkeypatch.setattr(
+        sampling, "complete", lambda *given, **others: asked.append(given) or complete(*given, **others)
+    )
     ours, stock = both(trainer)
     if "max_new_tokens" in change and place == "the trainer's":
         assert max(map(len, ours)) == max(map(len, stock)) == 5
@@ -447,6 +557,23 @@ def test_a_min_p_of_the_model_is_drawn_by(trainer, greedy, capsys):
     assert both(trainer)[0] != greedy
     trainer.model.generation_config.min_p = 1.0
     assert both(trainer) == [greedy, greedy] and not notes(capsys)
+
+
+def test_a_rollout_asks_once_and_a_policy_once_for_all_batches(trainer, tokenizer, monkeypatch):
+    """Asking tries an adapter's `generate` and reads many classes."""
+    asked, ask = [], sampling.reason_against
+    for module in (sampling, answering):
+        monkeypatch.setattr(module, "reason_against", lambda *given: asked.append(given) or ask(*given))
+    trainer._generate_single_turn(PROMPTS, None, {}, 2)
+    assert len(asked) == 1
+    Policy(trainer.model, tokenizer, LENGTH, 1).complete(PROMPTS)
+    assert len(asked) == 2
+
+
+def test_without_a_configuration_the_models_own_decides(trainer):
+    assert sampling.reason_against(trainer.model) is None
+    trainer.model.generation_config.repetition_penalty = 1.1
+    assert sampling.reason_against(trainer.model) == "repetition_penalty is set"
 
 
 def test_other_end_tokens_than_the_trainers_are_left_to_generate(trainer, capsys):
@@ -494,24 +621,36 @@ def adapted(**options):
     return get_peft_model(own_model(), config)
 
 
-ADAPTER = "the adapter, or what replaced its `generate`, does more than call the base model's"
+ADAPTER = "the adapter's `generate` does more than call the base model's"
 
 
 def activated():
     return adapted(alora_invocation_tokens=PROMPTS[0][-2:]), ADAPTER
 
 
-def adapter_with_a_replaced_generate():
-    model = adapted()
-    model.generate = without_digits(model.generate)
-    return model, ADAPTER
+def in_the_configuration(generate, copies):
+    """A `generate` that edits the configuration, and adds no argument."""
+
+    def own(*args, generation_config=None, **kwargs):
+        if generation_config is not None:
+            generation_config = copy.copy(generation_config) if copies else generation_config
+            generation_config.suppress_tokens = FIELDS["suppress_tokens"]
+        return generate(*args, generation_config=generation_config, **kwargs)
+
+    return own
 
 
-def adapter_of_a_replaced_generate():
-    model = adapted()
-    base = model.get_base_model()
-    base.generate = without_digits(base.generate)
-    return model, "generate of Qwen2ForCausalLM is replaced"
+def adapter_with(change, place):
+    """A function that makes an adapter whose `generate`, or that of what it holds, is replaced."""
+
+    def made():
+        model = adapted()
+        owner = {"itself": model, "its layers": model.base_model, "its base": model.get_base_model()}[place]
+        owner.generate = change(owner.generate)
+        line = f"generate of {type(owner).__name__} is replaced" if place != "its layers" else ADAPTER
+        return model, line
+
+    return made
 
 
 class OwnAdapter(PeftModelForCausalLM):
@@ -519,19 +658,35 @@ class OwnAdapter(PeftModelForCausalLM):
         return without_digits(super().generate)(*args, **kwargs)
 
 
-def adapter_class():
-    model = adapted()
-    model.__class__ = OwnAdapter
-    return model, ADAPTER
+class OwnConfiguration(PeftModelForCausalLM):
+    def generate(self, *args, **kwargs):
+        return in_the_configuration(super().generate, copies=True)(*args, **kwargs)
 
 
+def adapter_class(cls):
+    def made():
+        model = adapted()
+        model.__class__ = cls
+        return model, f"{cls.__name__} overrides generate"
+
+    return made
+
+
+CHANGES = {
+    "an argument": without_digits,
+    "a field": functools.partial(in_the_configuration, copies=False),
+    "a copy's field": functools.partial(in_the_configuration, copies=True),
+}
 MODELS = {
     "wrapped": wrapped_generate,
     **{name: of_a_class(name) for name in ("generate", "prepare_inputs_for_generation", "_get_logits_processor")},
     "aLoRA": activated,
-    "wrapped adapter": adapter_with_a_replaced_generate,
-    "adapter of a wrapped": adapter_of_a_replaced_generate,
-    "an adapter's class": adapter_class,
+    **{
+        f"adapter, {place}, {kind}": adapter_with(change, place)
+        for place in ("itself", "its layers", "its base")
+        for kind, change in CHANGES.items()
+    },
+    **{f"adapter, {cls.__name__}": adapter_class(cls) for cls in (OwnAdapter, OwnConfiguration)},
 }
 
 
@@ -545,27 +700,40 @@ def test_a_generate_of_its_own_is_obeyed(tmp_path, tokenizer, capsys, name):
     assert ours != complete_by_generate(plain, tokenizer, PROMPTS, [2], LENGTH)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "line"),
-    [
-        (GenerationMixin, "generate", "generate of GenerationMixin is replaced"),
-        (
-            Qwen2ForCausalLM,
-            "prepare_inputs_for_generation",
-            "Qwen2ForCausalLM overrides prepare_inputs_for_generation",
-        ),
-    ],
-)
-def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monkeypatch, owner, name, line):
-    plain = getattr(owner, name)
+def changed(name, stock, wraps):
+    """A function in the place of a model's method, with an effect; it may pretend to be that method."""
 
-    def shifted(*args, **kwargs):
-        inputs = plain(*args, **kwargs)
-        return {**inputs, "input_ids": inputs["input_ids"] + 1}
+    def own(*args, **kwargs):
+        found = stock(*args, **kwargs)
+        if name == "prepare_inputs_for_generation":
+            return {**found, "input_ids": found["input_ids"] + 1}
+        if name == "_get_logits_processor":
+            found.append(lambda ids, scores: -scores)
+        if name == "_get_stopping_criteria":
+            found.append(lambda ids, scores, **kwargs: torch.ones(len(ids), dtype=torch.bool))
+        return found
 
-    monkeypatch.setattr(owner, name, without_digits(plain) if name == "generate" else shifted, raising=False)
+    own = without_digits(stock) if name == "generate" else own
+    return functools.wraps(stock)(own) if wraps else own
+
+
+METHODS = ("generate", "prepare_inputs_for_generation", "_get_logits_processor", "_get_stopping_criteria")
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("place", ["the object", "its class", "the library", "early"])
+def test_a_replaced_method_of_generation_is_obeyed(trainer, greedy, capsys, monkeypatch, place, name, wraps):
+    owner = {"the object": trainer.model, "its class": Qwen2ForCausalLM}.get(place, GenerationMixin)
+    monkeypatch.setattr(owner, name, changed(name, getattr(owner, name), wraps), raising=False)
+    if place == "early":
+        methods = overrides.Methods(GenerationMixin, "generate", "_sample", libraries=("transformers.",))
+        monkeypatch.setattr(sampling, "GENERATION", methods)
     ours, stock = both(trainer)
-    assert ours == stock != greedy and notes(capsys) == [GENERATE + line]
+    assert ours == stock != greedy
+    whose = "Qwen2ForCausalLM" if place == "the object" else "GenerationMixin"
+    line = f"Qwen2ForCausalLM overrides {name}" if place == "its class" else f"{name} of {whose} is replaced"
+    assert notes(capsys) == [GENERATE + line]
 
 
 @pytest.mark.parametrize("way", ["a class", "the library"])
@@ -596,7 +764,9 @@ def test_our_trainers_keep_our_sampler(tmp_path, capsys, monkeypatch, base, adap
     ours, stock = both(trainer)
     assert ours == stock
     asked, complete = [], sampling.complete
-    monkeypatch.setattr(sampling, "complete", lambda *given: asked.append(given) or complete(*given))
+    monkeypatch.setattr(
+        sampling, "complete", lambda *given, **others: asked.append(given) or complete(*given, **others)
+    )
     trainer.train()
     assert len(asked) == 2 and not notes(capsys) and trainer._plan is not None
 

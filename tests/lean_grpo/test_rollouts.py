@@ -130,9 +130,9 @@ def test_rollouts_follow_each_optimizer_step(adapter, make, monkeypatch):
         compared.append((found, stock(self, prompt_ids)))
         return found, None
 
-    def complete(model, *rest):
+    def complete(model, *rest, **others):
         checkpointed.append(model.is_gradient_checkpointing)
-        return plain(model, *rest)
+        return plain(model, *rest, **others)
 
     real = LeanGRPOTrainer._generate_single_turn
     monkeypatch.setattr(LeanGRPOTrainer, "_generate_single_turn", both)

@@ -140,6 +140,19 @@ def test_every_declared_end_token_ends_a_completion(policy, tokenizer, ids, refe
     assert answer(policy, tokenizer, ids[:1], 32, 1) == [(reference[0][0][: first + 1], False)]
 
 
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_stop_string_ends_a_completion_without_padding(policy, tokenizer, ids, reference, monkeypatch, batch_size):
+    """Neither is the row truncated, nor does its padding count as tokens."""
+    string = tokenizer.decode(reference[0][0][:4])
+    monkeypatch.setattr(policy.generation_config, "stop_strings", [string])
+    done = Policy(policy, tokenizer, 32, batch_size).complete(ids[:8])
+    alone, cut = done[0], [any(string in tokenizer.decode(found[:n]) for n in range(33)) for found, _ in reference[:8]]
+    assert alone.text == string and alone.tokens == 4 and not alone.truncated and not all(cut)
+    for one, (found, truncated), is_cut in zip(done, reference, cut, strict=False):
+        if not is_cut:
+            assert (one.ids, one.truncated) == (found, truncated)
+
+
 def test_a_policy_answers_and_samples_prompts_as_texts(policy, tokenizer):
     questions = [XML.prompt(f"What is {n} + 1?") for n in range(3)]
     asked = Policy(

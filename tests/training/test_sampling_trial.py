@@ -1,5 +1,7 @@
 """grpo/training/sampling_trial.py: settings of `generate` that fail are one line before training."""
 
+import json
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +34,32 @@ def test_arguments_that_fail_are_one_line_before_training(given, tiny_run, capsy
     assert train_grpo.main(tiny_run(generation_kwargs=given)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: generation_kwargs: ") and FAIL[given] in line
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"stop_strings": ["</answer>"]}, "tokenizer"),
+        ({"return_dict_in_generate": True}, "tuple indices"),
+        ({"prompt_lookup_num_tokens": 3, "min_new_tokens": 2}, "batch_size = 1"),
+        ({"bad_words_ids": 5}, "bad_words_ids"),
+        ({"no_repeat_ngram_size": 2, "suppress_tokens": [7]}, None),
+    ],
+    ids=str,
+)
+def test_fields_of_the_models_own_configuration_are_tried(fields, reason, tiny_model, tiny_run, tmp_path, capsys):
+    """Before anything is measured or written."""
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    path = model / "generation_config.json"
+    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **fields}))
+    status = train_grpo.main(tiny_run(model_name_or_path=model, max_steps=1))
+    if reason is None:
+        assert status == 0
+        return
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert status == 2 and line.startswith("error: the model's generation_config.json: sampling fails (")
+    assert reason in line and line.endswith(f"change or drop {', '.join(sorted(fields))}")
     assert not Path("run").exists()
 
 
