@@ -46,10 +46,12 @@ class Watch:
         while frame.f_back and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
             probes |= frame.f_globals["__name__"] == "importlib.util"
             frame = frame.f_back
-        if self._is_users(frame.f_globals.get("__file__") or ""):
+        importer = frame.f_globals.get("__file__") or ""  # a notebook or `-c` has none
+        is_ours = any(os.path.abspath(importer).startswith(os.path.join(HOME, each, "")) for each in OURS)
+        if not is_ours and (not importer or self._is_users(os.path.abspath(importer))):
             return
         if probes:
-            self.probed.add(name)
+            self.probed |= set() if is_ours else {name}
             return
         others = [
             each for each in map(os.path.abspath, sys.path) if each not in self.folders and not _is_shipped(each)
@@ -58,16 +60,17 @@ class Watch:
             self._refuse(f"{found} hides Python's own {name}")
         elif name in OURS or _place(PathFinder.find_spec(name, others)):
             self._refuse(f"{found} hides the package {name}")
-        elif name in self.probed or name in {each.partition(".")[0] for each in frame.f_code.co_names}:
-            # Optional, and not installed. Names that the code does not contain are the user's, as those in pickles
+        elif name in self.probed or (
+            not is_ours and name in {each.partition(".")[0] for each in frame.f_code.co_names}
+        ):
+            # Optional, and not installed. Names that the code does not contain are the user's, as those in pickles;
+            # ours contains rewards
             self._refuse(f"{found} is taken for the package {name}")
 
     def _is_users(self, file: str) -> bool:
         """True for a file whose folder is one of the user's, or that cannot be imported by its name."""
-        file = os.path.abspath(file)
         around = [folder for folder in map(os.path.abspath, sys.path) if file.startswith(os.path.join(folder, ""))]
-        is_ours = any(file.startswith(os.path.join(HOME, each, "")) for each in OURS)
-        return not is_ours and (not around or max(around, key=len) in self.folders)
+        return not around or (folder := max(around, key=len)) in self.folders or _is_shipped(folder)
 
     def _refuse(self, reason: str) -> None:
         line = f"{reason}: rename it, and what imports it"
