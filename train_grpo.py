@@ -19,17 +19,18 @@ The loss starts near 0 and stays there: on-policy, its value says nothing. Watch
 
 import sys
 
-try:
-    from grpo.config.begin import begin
-except ModuleNotFoundError:
-    reason = "neither installed nor beside this file; activate the virtual environment, or in the clone: "
-    reason += 'pip install ".[script]"'
-    if other := getattr(sys.modules.get("grpo"), "__file__", None):
-        reason = f"hidden by {other}: rename that file"
-    print(f"error: grpo is {reason}", file=sys.stderr)
-    sys.exit(2)
-
 if __name__ == "__main__":  # --help, --version: before libraries that take seconds
+    try:
+        from grpo.config.begin import begin
+    except ImportError as error:
+        reason = str(error)  # a module beside this file hides another
+        if isinstance(error, ModuleNotFoundError):
+            reason = "grpo is neither installed nor beside this file; activate the virtual environment, or in the "
+            reason += 'clone: pip install ".[script]"'
+            if other := getattr(sys.modules.get("grpo"), "__file__", None):
+                reason = f"grpo is hidden by {other}: rename that file"
+        print(f"error: {reason}", file=sys.stderr)
+        sys.exit(2)
     begin(sys.argv[1:], __file__)
 
 from typing import Any

@@ -2,6 +2,7 @@
 
 import io
 import os
+import queue
 import shlex
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from helpers_runs import ROOT
 
 import train_grpo
@@ -80,12 +82,18 @@ def own_folder():
     shutil.copy(ROOT / "rewards.py", "rewards.py")
 
 
-@pytest.mark.parametrize("start", STARTS)
+PYTHONS = {name: f"hides Python's own {name}" for name in ("random", "typing", "ast", "dataclasses", "types", "queue")}
+PACKAGES = {name: f"hides the package {name}" for name in ("datasets", "torch", "yaml", "numpy", "rich", "lean_grpo")}
+
+
 @pytest.mark.parametrize(
-    ("module", "what"),
+    ("start", "module", "what"),
     [
-        *((name, f"Python's own {name}") for name in ("random", "typing", "ast", "dataclasses", "queue")),
-        *((name, f"the package {name}") for name in ("datasets", "torch", "yaml", "numpy", "packaging", "lean_grpo")),
+        *(("the script", *item) for item in {**PYTHONS, **PACKAGES}.items()),
+        # Not installed, but asked for, and imported where it can be
+        *(("the script", name, f"is taken for the package {name}") for name in ("vllm", "flash_attn", "bitsandbytes")),
+        *(("a tool", name, PYTHONS[name]) for name in ("random", "typing", "ast", "dataclasses")),
+        ("a tool", "packaging", "hides the package packaging"),
     ],
 )
 @pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
@@ -97,8 +105,8 @@ def test_a_module_that_hides_another_is_one_line_and_not_run(module, what, form,
     path.write_text("print('run')\n")
     done = python(*STARTS[start], directory=".", PYTHONPATH=str(ROOT))
     hiding = Path().absolute() / (module if path.name == "__init__.py" else path)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == f"error: {hiding} hides {what}: rename it, and what imports it\n"
+    assert done.returncode == 2 and "run" not in done.stdout.split()
+    assert done.stderr == f"error: {hiding} {what}: rename it, and what imports it\n"
 
 
 def test_a_grpo_py_is_named_as_what_hides_grpo():
@@ -109,14 +117,51 @@ def test_a_grpo_py_is_named_as_what_hides_grpo():
     assert done.stderr == f"error: grpo is hidden by {Path('grpo.py').absolute()}: rename that file\n"
 
 
-def test_modules_and_folders_that_hide_nothing_needed_are_no_mistake():
+@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+def test_modules_that_no_library_imports_are_no_mistake(form):
     own_folder()
-    for name in ("utils", "test", "evaluate", "my_task"):
-        Path(f"{name}.py").touch()
+    for name in ("utils", "test", "evaluate", "my_task", "turtle", "wave", "this", "cmd", "faiss"):
+        path = Path(form.format(name))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("1 / 0\n")
     Path("datasets").mkdir()  # of files: a package elsewhere comes first
     Path("wandb").mkdir()
     done = python("train_grpo.py", "--no_such_flag", directory=".", PYTHONPATH=str(ROOT))
     assert done.returncode == 2 and done.stderr.startswith("error: --no_such_flag"), done.stderr
+
+
+def test_what_only_the_users_own_code_imports_is_theirs():
+    own_folder()
+    Path("wave.py").write_text("SIZE = 3\n")
+    Path("mine.py").write_text("import grpo.core.unhandled\nimport helper\nprint(helper.wave.SIZE)\n")
+    Path("helper.py").write_text("import wave\n")
+    assert python("mine.py", directory=".", PYTHONPATH=str(ROOT)).stdout == "3\n"
+
+
+@pytest.mark.parametrize("named", [".", "over"])
+def test_what_a_user_has_named_in_pythonpath_hides_nothing(named):
+    """An overlay by `pip install --target`, or the source of a library."""
+    own_folder()
+    Path(named).mkdir(exist_ok=True)
+    (Path(named) / "queue.py").write_text(Path(queue.__file__).read_text())
+    (Path(named) / "yaml").symlink_to(Path(yaml.__file__).parent)
+    done = python("train_grpo.py", "--no_such_flag", directory=".", PYTHONPATH=os.pathsep.join([named, str(ROOT)]))
+    assert done.returncode == 2 and done.stderr.startswith("error: --no_such_flag"), done.stderr
+
+
+@pytest.mark.parametrize("module", ["train_grpo", "grpo.core", "grpo.task", "grpo.core.hidden"])
+def test_a_program_that_imports_this_keeps_its_excepthook(module):
+    Path("mine.py").write_text(f"import sys\nimport {module}\nassert sys.excepthook is sys.__excepthook__\n1 / 0\n")
+    done = python("mine.py", directory=".", PYTHONPATH=str(ROOT))
+    assert done.returncode == 1 and done.stderr.endswith("ZeroDivisionError: division by zero\n"), done.stderr
+
+
+@pytest.mark.parametrize("module", ["argparse", "typing"])
+def test_in_a_program_of_ones_own_a_hidden_module_is_an_importerror(module):
+    Path(f"{module}.py").touch()
+    Path("mine.py").write_text("try:\n    import grpo.core.errors\nexcept ImportError as error:\n    print(error)\n")
+    done = python("mine.py", directory=".", PYTHONPATH=str(ROOT))
+    assert f"{module}.py hides Python's own {module}" in done.stdout and done.returncode == 0, done.stderr
 
 
 def distribution(name, version):

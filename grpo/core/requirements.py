@@ -1,33 +1,27 @@
-"""What this project needs to be installed: in which versions, and not hidden by a module of the user."""
+"""What this project needs to be installed, and in which versions."""
 
 import importlib.metadata
-import sys
 import tomllib
 from collections.abc import Iterable
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import INSTALLED, PACKAGE, commands
 from grpo.core.errors import UserError
-from grpo.core.hidden import LIBRARIES, users_modules
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 PROJECT, EXTRA = "lean-grpo", "script"
-OURS = ("grpo", "lean_grpo", "exact_answers")
 
 
 def check_environment() -> None:
-    """Refuse other versions than are needed, and modules of the user that hide a library's. This imports no library.
+    """Refuse other versions than are needed, before any library is imported.
 
     A package that is missing is named where it is imported.
 
     Raises:
         UserError
     """
-    _check_hidden()
     wrong = []
     for needed in requirements():
         version = _version(needed.name)
@@ -75,29 +69,3 @@ def _parsed(lines: Iterable[str], extra: str = "") -> list["Requirement"]:
         return []
     needed = map(Requirement, lines)
     return [each for each in needed if each.marker is None or each.marker.evaluate({"extra": extra})]
-
-
-# --- Hidden libraries ----------------------------------------------------------------------------------------------
-
-
-def _check_hidden() -> None:
-    installed = [folder for folder in sys.path if Path(folder).name in LIBRARIES]
-    for name, path in users_modules().items():
-        if Path(path).parent == PACKAGE.parent and name in OURS:
-            continue
-        is_library = PathFinder.find_spec(name, installed) is not None
-        if name in OURS or (is_library and (name == "packaging" or _is_needed(name))):  # which is asked for the rest
-            raise UserError(f"{path} hides the package {name}: rename it, and what imports it")
-
-
-def _is_needed(module: str) -> bool:
-    """True for a module of a library that this project needs, or that one of those needs."""
-    from packaging.utils import canonicalize_name
-
-    names, known = [needed.name for needed in requirements()], set()
-    while names:
-        if (name := canonicalize_name(names.pop())) not in known:
-            known.add(name)
-            names += [needed.name for needed in _of(name)]
-    owners = importlib.metadata.packages_distributions().get(module, [])
-    return not known.isdisjoint(map(canonicalize_name, owners))

@@ -1,15 +1,21 @@
 """End a script in one line if it fails outside of `run_main`: while it is imported, or in a line of its own.
 
-Import this before anything slow. A mistake in the user's code has status 2, Ctrl-C has 130; a bug keeps its traceback.
+Import this in a program's own start, before anything slow. A mistake in the user's code has status 2, Ctrl-C has 130;
+a bug keeps its traceback.
 """
 
 import sys
-from types import TracebackType
-from typing import NoReturn
+
+from grpo.core.hidden import WATCH
+
+TYPE_CHECKING = False  # nothing is imported before the last lines
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import NoReturn
 
 
-def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    def fail() -> NoReturn:
+def _end(kind: type[BaseException], error: BaseException, trace: "TracebackType | None") -> None:
+    def fail() -> "NoReturn":
         raise error
 
     if issubclass(kind, KeyboardInterrupt):  # at once: it may have come amid the import of what is below
@@ -26,3 +32,4 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 sys.excepthook = _end
+WATCH.ends = True
