@@ -20,7 +20,7 @@ from grpo.core.settings import Config
 from grpo.core.text import counted, listed
 from grpo.data.columns import TextColumn, text_columns
 from grpo.data.files import Row, Splits, parsed
-from grpo.data.findings import FINDINGS, MEDIA, RESERVED, Found, Table, asked_in, canonical
+from grpo.data.findings import ASKED, FINDINGS, MEDIA, RESERVED, Found, Table, asked_in
 from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
@@ -136,8 +136,8 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
     lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
     kept, too_long = drop_long(train, lengths, script.max_prompt_length)
     return Data(
-        train=kept.remove_columns(REASONING),
-        held_out=held_out.remove_columns(REASONING),
+        train=kept.remove_columns([REASONING, ASKED]),
+        held_out=held_out.remove_columns([REASONING, ASKED]),
         cut_off=evaluation is None,
         overlap=overlap,
         tokens=tokens,
@@ -166,7 +166,7 @@ def load_questions(
     _, held_out = _hold_out(made, script.eval_samples)
     lengths, tokens = _measured(config, tokenizer, len(held_out), held_out)
     return Questions(
-        held_out=held_out.remove_columns(REASONING),
+        held_out=held_out.remove_columns([REASONING, ASKED]),
         cut_off=evaluation is None,
         lengths=lengths,
         tokens=tokens,
@@ -338,7 +338,7 @@ def make_prompts(
     answer_column: str = "answer",
     label: str = "dataset",
 ) -> tuple[Dataset, Reading]:
-    """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING. Drop those in RESERVED.
+    """Add the columns `question`, `prompt`, `answer` (the gold answer), REASONING and ASKED. Drop those in RESERVED.
 
     A question is text or a list of messages, of which the last one becomes the `question`.
 
@@ -367,6 +367,7 @@ def make_prompts(
         "prompt": [task.ask(asked[index]) for index in kept],
         "answer": [golds[index] for index in kept],
         REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
+        ASKED: asked_in([asked[index] for index in kept]),
     }
     others = [name for name in columns if name not in (*made, *RESERVED)]
     try:
@@ -467,13 +468,12 @@ def drawn_indices(rows: Dataset, size: Callable[[int], int]) -> list[int]:
         size: returns how many to draw of so many different questions.
     """
     first: dict[str, int] = {}
-    for index, prompt in enumerate(rows["prompt"][:]):
-        first.setdefault(asked_in(prompt), index)
-    questions = rows["question"][:]
+    asked = rows[ASKED][:]
+    for index, question in enumerate(asked):
+        first.setdefault(question, index)
 
     def drawn_by(index: int) -> tuple[bytes, int]:
-        text = canonical(questions[index])
-        return hashlib.sha256(text.encode("utf-8", errors="replace")).digest(), index
+        return hashlib.sha256(asked[index].encode("utf-8", errors="replace")).digest(), index
 
     return sorted(sorted(first.values(), key=drawn_by)[: size(len(first))])
 
@@ -509,10 +509,10 @@ def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
 
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """Drop training rows with a held-out question (text or conversation). Return the others, and the count."""
-    taken = set(map(asked_in, held_out["prompt"]))
-    kept = [index for index, prompt in enumerate(rows["prompt"]) if asked_in(prompt) not in taken]
+    taken, asked = set(held_out[ASKED][:]), rows[ASKED][:]
+    kept = [index for index, question in enumerate(asked) if question not in taken]
     if not kept:
-        different = counted(len(set(map(asked_in, rows["prompt"]))), "different question")
+        different = counted(len(set(asked)), "different question")
         raise UserError(
             f"dataset: every training question is among the held-out ones ({counted(len(rows), 'row')}, {different}); "
             "use other training rows, another question_column or eval_dataset_name, or a `prepare` that makes whole "

@@ -17,10 +17,11 @@ from grpo.core.text import counted, listed, shorten, visible
 from grpo.data.files import Row
 from grpo.data.sources import about_files
 from grpo.task.gold import alternatives, mark_name, readable
-from grpo.task.prompts import Prompt
+from grpo.task.prompts import SYSTEM, Message
 from grpo.task.task import Task
 from rewards import Gold
 
+ASKED = "__asked"  # a temporary column: `asked_in`
 # Columns to drop: names of TRL's own arguments of rewards, a column that TRL never passes on, and columns that make
 # it expect a vision model
 RESERVED = (
@@ -118,13 +119,21 @@ def canonical(question: str) -> str:
     return " ".join(visible(question).split()).casefold()
 
 
-def asked_in(prompt: Prompt) -> str:
-    """Return what makes a question the same one: its text, or all messages but the system's."""
-    return canonical(
-        prompt
-        if isinstance(prompt, str)
-        else "\n".join(message["content"] for message in prompt if message["role"] != "system")
-    )
+def asked_in(questions: Sequence[str | list[Message]]) -> list[str]:
+    """Return what makes each question of a table the same one: its text, or all its messages.
+
+    A system message that all of them share is none of the question.
+
+    >>> asked_in(["2 + 2 ?", [{"role": "user", "content": "A  or B?"}]])
+    ['2 + 2 ?', 'a or b?']
+    """
+    talks = [[{"role": "user", "content": one}] if isinstance(one, str) else one for one in questions]
+    systems = {"\n".join(message["content"] for message in talk if message["role"] in SYSTEM) for talk in talks}
+    left_out = SYSTEM if len(systems) == 1 else ()
+    return [
+        canonical("\n".join(message["content"] for message in talk if message["role"] not in left_out))
+        for talk in talks
+    ]
 
 
 # --- Files and rows
@@ -230,7 +239,7 @@ def about_splits_in_a_column(found: Found) -> Iterator[Check]:
 def about_repeats(found: Found) -> Iterator[Check]:
     """Report rows whose question is that of another row. Held-out questions are different ones."""
     for kind, table in found.tables.items():
-        different = len(set(map(asked_in, table.made["prompt"][:])))
+        different = len(set(table.made[ASKED][:]))
         if repeated := len(table.made) - different:
             line = f"{repeated:,} of {counted(len(table.made), f'{kind} row')} repeat a question of another row; "
             yield Check("ok", "repeats", f"{line}{different:,} are different, and each counts once where held out")
@@ -251,8 +260,7 @@ def about_conflicts(found: Found) -> Iterator[Check]:
 def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
     first: dict[str, Gold] = {}
     found: dict[str, tuple[str, Gold, Gold]] = {}
-    for question, prompt, gold in zip(rows["question"][:], rows["prompt"][:], rows["answer"][:], strict=True):
-        key = asked_in(prompt)
+    for question, key, gold in zip(rows["question"][:], rows[ASKED][:], rows["answer"][:], strict=True):
         other = first.setdefault(key, gold) if gold is not None else None
         if other is None or other == gold:
             continue

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo.core.errors import UserError
-from grpo.data import dataset
+from grpo.data.findings import canonical
 
 
 def sums(count=40, **columns):
@@ -27,10 +27,10 @@ def file_of(text, name="r.csv"):
 def test_held_out_questions_are_different_ones(plan):
     rows = [row | {"question": row["question"] + " " * copy} for row in sums(40) for copy in range(8)]
     data = plan(rows=rows).data
-    asked = [dataset.canonical(question) for question in data.held_out["question"]]
+    asked = [canonical(question) for question in data.held_out["question"]]
     assert len(asked) == len(set(asked)) == 10 and len(data.train) == 240 and data.overlap == 70
     again = plan(rows=sums(40)).data
-    assert {dataset.canonical(one) for one in again.held_out["question"]} == set(asked)  # copies change no draw
+    assert {canonical(one) for one in again.held_out["question"]} == set(asked)  # copies change no draw
 
 
 def test_copies_in_a_test_split_count_once(plan, write_jsonl, table):
