@@ -293,24 +293,33 @@ def about_templates(found: Found) -> Iterator[Check]:
 
 @finding
 def about_missing_golds(found: Found) -> Iterator[Check]:
-    """Warn of a gold answer that stands for none, such as `unknown` or `-`, while the others hardly repeat."""
-    golds = [alternatives(gold)[0] for gold in found.golds]
-    counts = Counter(gold.casefold() for gold in golds)
-    are_labels = len(counts) <= len(golds) / 4
-    seen = [gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)]
-    repeated = counts.most_common(2)
-    if golds and not are_labels:
-        most, count = repeated[0]
-        rest = len(golds) - count
-        is_text = kind_of(most) == "text" and not re.search(r"\d", most) and most not in ("yes", "no", "true", "false")
-        others = [gold for gold in golds if gold.casefold() != most]
-        few = count < max(3, STRAY * len(golds)) or (len(repeated) > 1 and 3 * repeated[1][1] > count)
-        numbers = sum(kind_of(gold) != "text" for gold in others[:200]) > 0.5 * len(others[:200])
-        if is_text and not few and (numbers or len(counts) > 0.8 * rest) and most not in seen:
+    """Name gold answers that may stand for none, such as `-` or `unknown`, while the others hardly repeat.
+
+    Signs and words that say nothing are warned of; other texts, such as `no solution`, may be what is meant.
+    """
+    for kind, table in found.tables.items():
+        golds = [alternatives(gold)[0] for gold in table.made["answer"][:] if gold is not None]
+        counts = Counter(gold.casefold() for gold in golds)
+        are_labels = len(counts) <= len(golds) / 4
+        seen = [gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)]
+        status = "warning" if seen else "ok"
+        if golds and not are_labels and (most := _stray(golds, counts)) not in ("", *seen):
             seen.append(most)
-    if seen and len(seen) < len(counts):
-        written = {gold.casefold(): gold for gold in golds}
-        shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
-        count = sum(counts[gold] for gold in seen)
-        line = f"{count:,} of {counted(len(golds), 'gold answer')} may stand for none: {shown}"
-        yield Check("warning", "no answer", line, "return None for these rows in a `prepare`, if so")
+        if seen and len(seen) < len(counts):
+            written = {gold.casefold(): gold for gold in golds}
+            shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
+            count = sum(counts[gold] for gold in seen)
+            line = f"{count:,} of {counted(len(golds), 'gold answer')}"
+            line += f" of the {'training' if kind == 'training' else 'held-out'} rows" * (len(found.tables) > 1)
+            line += f" may stand for none: {shown}{', or do they mean it?' * (status == 'ok')}"
+            yield Check(status, "no answer", line, "return None for these rows in a `prepare`, unless they mean it")
+
+
+def _stray(golds: Sequence[str], counts: Counter[str]) -> str:
+    """Return the most frequent gold answer if it is a text unlike the others, which hardly repeat; or ""."""
+    (most, count), *second = counts.most_common(2)
+    is_text = kind_of(most) == "text" and not re.search(r"\d", most) and most not in ("yes", "no", "true", "false")
+    others = [gold for gold in golds if gold.casefold() != most]
+    few = count < max(3, STRAY * len(golds)) or (second and 3 * second[0][1] > count)
+    numbers = sum(kind_of(gold) != "text" for gold in others[:200]) > 0.5 * len(others[:200])
+    return most if is_text and not few and (numbers or len(counts) > 0.8 * len(others)) else ""

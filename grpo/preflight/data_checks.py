@@ -18,10 +18,11 @@ from grpo.results.comparison import FEWEST
 from grpo.results.measures import LENIENT
 from grpo.runs import resume
 from grpo.task.given import WHOLE, distribution, repeat, same_text
-from grpo.task.given_back import MOST, try_golds
+from grpo.task.given_back import CHOICE, Refused
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
 from grpo.task.wrong import rewritten_json
 
+REFUSED = 0.01  # share of gold answers that the judge does not accept, from which it is warned of
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
@@ -197,7 +198,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         names = f"{' and '.join(map(short_name, exact))} {'wants' if len(exact) == 1 else 'want'}"
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:)"
-        if plan.task.judge or not try_golds(plan.task, [{"answer": gold} for gold in odd[:100]]).rows:
+        if plan.task.judge or all(refused.share < REFUSED for refused in plan.refused_golds.values()):
             remedy += ", or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
     long = [gold for gold in kinds["number"] if DECIMALS.search(gold)]
@@ -214,14 +215,16 @@ def about_golds(plan: Plan) -> Iterator[Check]:
 @CHECKS.add
 def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     """Warn of gold answers that the run's judge does not accept when they are given back."""
-    rows: Sequence[Any] = [{"answer": gold} for gold in plan.data.rows["answer"][:]]
-    if plan.task.judge:
-        rows = [plan.data.rows[index] for index in range(min(len(rows), MOST))]  # with their other columns
-    refused = try_golds(plan.task, rows, bool(plan.trial.exact))
-    if not refused.rows:
-        return
-    count = len(plan.data.rows)
-    of_all = f" (tried on {refused.tried:,} of {count:,} rows)" if refused.tried < count else ""
+    for table, refused in plan.refused_golds.items():
+        if refused.rows:
+            count = len(plan.data.held_out if table == "held-out" else plan.data.rows)
+            of_all = f" (tried on {refused.tried:,} of {count:,} rows)" if refused.tried < count else ""
+            finding = f"{table and table + ' rows: '}{refused}{of_all}"
+            yield warn_if(refused.share >= REFUSED, "given back", finding, _remedy_of_golds(plan, refused))
+
+
+def _remedy_of_golds(plan: Plan, refused: Refused) -> str:
+    """Return what to do about gold answers that the judge does not accept, by the first of them."""
     column = "answer" if plan.task.prepare else plan.config.script.answer_column
     gold, given = next(iter(refused.examples.items()))
     remedy = (
@@ -236,9 +239,10 @@ def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     elif gold.startswith(("[", "(")) and ("'" in gold or '"' in gold):
         remedy = f"if any of its items is right, return the list, {{**row, 'answer': parsed(row[{column!r}])}}, in a "
         remedy += "`prepare`, with parsed of grpo.data.files; if not, write a judge"
-    elif len(given) == 1 and given.isalpha():
-        remedy = f"keep the letter alone ({given}), or the text without it, in a `prepare`"
-    yield warn_if(refused.share >= 0.01, "given back", f"{refused}{of_all}", remedy)
+    elif given and CHOICE.fullmatch(gold):
+        sign = "letter" if given.isalpha() else "number"
+        remedy = f"keep the {sign} alone ({given}), or the text without it, in a `prepare`"
+    return remedy
 
 
 @CHECKS.add

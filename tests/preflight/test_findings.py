@@ -196,6 +196,7 @@ STRAY = {  # the gold answers of 40 rows, and those that stand for none
         lambda n: "notfound" if n % 4 == 0 else f"Person {'abcdefghij'[n % 10]}{'klmn'[n // 10]}",
         '"notfound" 10',
     ),
+    "no solution": (lambda n: "no solution" if n % 4 == 0 else numbers(n), '"no solution" 10, or do they mean it?'),
     "numbers": (numbers, ""),
     "labels": (lambda n: ["spam", "ham", "unknown"][n % 3], ""),
     "signs": (lambda n: "+-="[n % 3], ""),
@@ -212,6 +213,29 @@ def test_gold_answers_that_stand_for_none_are_named(name, table):
     gold, said = STRAY[name]
     found = table(rows=[row | {"answer": gold(n)} for n, row in enumerate(sums())]).get("no answer")
     assert bool(found) is bool(said) and (not found or said in found.finding), found
+    words = ("unknown", "proof", "names", "no solution")
+    assert not found or found.status == ("ok" if name in words else "warning")
+    assert not found or "unless they mean it" in found.remedy
+
+
+def test_both_tables_are_looked_through_and_named(table, write_jsonl):
+    held_out = [row | {"question": f"{row['question']} Now."} for row in sums()]
+    odd = write_jsonl(
+        [row | {"answer": "-" if n == 3 else "There are 7 boxes."} for n, row in enumerate(held_out)], "odd.jsonl"
+    )
+    checks = table(rows=sums(), eval_dataset_name=odd)
+    assert '1 of 40 gold answers of the held-out rows may stand for none: "-" 1' in checks["no answer"].finding
+    assert checks["given back"].finding.startswith("held-out rows: 39 of 40 gold answers are not accepted")
+
+
+def test_a_judge_that_reads_another_column_is_warned_of_once(table):
+    Path("mine.py").write_text("def judge(text, row): return str(row['total']) in text\n")
+    rows = [row | {"total": f"sum {n}"} for n, row in enumerate(sums())]
+    given = {"rewards": ["judge_reward_func", "soft_format_reward_func"], "judge": "mine.judge"}
+    checks = table(rows=rows, allow_custom_rewards="true", **given)
+    warned = [name for name, check in checks.items() if check.status != "ok"]
+    assert set(warned) & {"given back", "judge", "reward judge", "all rewards"} == {"judge"}
+    assert "unless it judges by other columns" in checks["judge"].remedy
 
 
 @pytest.mark.parametrize("gold", ["yes", "7", ["Paris", "paris."]])
