@@ -221,7 +221,7 @@ def test_gold_answers_that_stand_for_none_are_named(name, table):
 def test_both_tables_are_looked_through_and_named(table, write_jsonl):
     held_out = [row | {"question": f"{row['question']} Now."} for row in sums()]
     odd = write_jsonl(
-        [row | {"answer": "-" if n == 3 else "There are 7 boxes."} for n, row in enumerate(held_out)], "odd.jsonl"
+        [row | {"answer": "-" if n == 3 else f"There are {n} boxes."} for n, row in enumerate(held_out)], "odd.jsonl"
     )
     checks = table(rows=sums(), eval_dataset_name=odd)
     assert '1 of 40 gold answers of the held-out rows may stand for none: "-" 1' in checks["no answer"].finding
