@@ -94,9 +94,9 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
 @CHECKS.add_for_training
 def about_overlap(plan: TrainingPlan) -> Iterator[Check]:
     """Warn of training rows with a held-out question."""
-    overlap = 0 if plan.data.cut_off else plan.data.overlap  # of one table they are rows that repeat a question
-    finding = f"dropped {counted(overlap, 'training row')} with a held-out question"
-    yield warn_if(overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
+    finding = f"dropped {counted(plan.data.overlap, 'training row')} with a held-out question"
+    bad = plan.data.overlap and not plan.data.cut_off  # of one table they are rows that repeat a question
+    yield warn_if(bad, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
 
 
 @CHECKS.add

@@ -44,7 +44,8 @@ def test_copies_in_a_test_split_count_once(plan, write_jsonl, table):
 def test_repeated_questions_are_counted_without_a_warning_of_an_overlap(table):
     checks = table(rows=sums(40) * 3 + [{"question": "What is 1 + 1?", "answer": "5"}])
     assert checks["repeats"].finding.startswith("81 of 121 training rows repeat a question of another row; 40 are")
-    assert checks["overlap"].status == "ok" and "1 training question with different" in checks["conflicts"].finding
+    assert checks["overlap"].status == "ok" and checks["overlap"].finding.startswith("dropped 2")
+    assert "1 training question with different" in checks["conflicts"].finding
     assert "repeats" not in table(rows=sums(40))
 
 
