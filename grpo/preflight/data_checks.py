@@ -8,9 +8,10 @@ from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
-from grpo.core.functions import mentioned
+from grpo.core.functions import innermost, mentioned, parameters, passes_on
 from grpo.core.text import counted, listed, reward_key, rewarded, short_name, shorten
-from grpo.data.remedies import PREPARE, reader_of
+from grpo.data.columns import ALIKE, FACTS, LOOKS, READ
+from grpo.data.remedies import ADDED, PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
 from grpo.results.answer import Answer
@@ -44,25 +45,36 @@ def about_findings(plan: Plan) -> Iterator[Check]:
 @CHECKS.add
 def about_unused_text(plan: Plan) -> Iterator[Check]:
     """Warn of columns with text that reaches neither the prompts nor a reward or judge."""
-    readers: list[Any] = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
-    reached = {"question", "answer"}.union(*map(mentioned, readers))
+    judges, rewards = [plan.task.judge] if plan.task.judge else [], list(plan.rewards.values())
+    ours = [one for one in rewards if re.match(r"rewards$|grpo\.", str(getattr(innermost(one), "__module__", "")))]
+    others = [one for one in rewards if one not in ours]
+    if any(map(passes_on, others)) or any(passes_on(judge, 1) for judge in judges):
+        return  # they may read any column
+    reached = {"question", "answer"}.union(*map(parameters, rewards), *map(mentioned, [*others, *judges]))
+    reached |= set[str]().union(*map(mentioned, ours)) - {"role", "content"}  # of messages
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
-    loud = [column for column in unused if not column.is_quiet]
+    loud = [column for column in unused if not column.quiet]
     names = [column.name for column in loud]
-    if quiet := [column.name for column in unused if column.is_quiet]:
-        finding = f"not used: {listed(quiet)} (solutions, classes or text that neither prompts nor rewards need)"
-        yield Check("ok", "unused text", finding, routine=True)
+    quiet = {why: [column.name for column in unused if column.quiet == why] for why in (LOOKS, ALIKE, FACTS, READ)}
+    if any(quiet.values()):
+        finding = "; ".join(f"{listed(columns)} ({why})" for why, columns in quiet.items() if columns)
+        yield Check("ok", "unused text", f"not used: {finding}", routine=True)
     if not loud:
         return
     finding = f"neither prompts nor rewards use the text in the column{'s' * (len(names) > 1)} {listed(names)}"
     question = "question" if plan.task.prepare else plan.data.question_column
     cells = "".join(f"{{{column.code}}}\\n" for column in loud[:3])
     answer = plan.config.script.answer_column
-    remedy = "if questions need it, let `prepare` add it to them (docs/your-own-task.md)"
+    needed = "if questions need it, and it does not give the answer away,"
+    remedy = f"{needed} let `prepare` add it to them (docs/your-own-task.md)"
     if plan.task.prepare is None:
-        remedy = "if questions need it, write a `prepare` (docs/your-own-task.md) that returns "
-        remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\""
+        remedy = f"{needed} write a `prepare` (docs/your-own-task.md) that returns "
+        asks = f'f"{cells}{{row[{question!r}]}}"'
+        if is_talk := {column.path[0] for column in loud} <= set(ADDED):
+            asks = f"with_history(row, row[{question!r}])"
+        remedy += f"{{**row, 'question': {asks}"
         remedy += f", 'answer': row[{answer!r}]}}" if answer != "answer" else "}"
+        remedy += ", with with_history of examples/rows.py" * is_talk
     as_they_are = (plan.config.script.question_column, plan.config.script.answer_column) == ("question", "answer")
     if (
         as_they_are
