@@ -33,10 +33,15 @@ PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|a
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
 # Marks of chat templates: those of special tokens, and of Llama 2, Gemma, DeepSeek, Alpaca and Vicuna
 TEMPLATE = re.compile(
-    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|\w{1,20}\|\]|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>|<\|?/?(?:user|assistant|system)\|?>"
-    r"|^#{2,3} ?(?:Response|Assistant|Output):?\s*\Z|\b(?:ASSISTANT|Assistant): *\Z",
+    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|(?:Human|AI|User|Assistant|System|Bot)\|\]|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]"
+    r"|<</?SYS>>|<(?:start|end)_of_turn>|^#{2,3} ?(?:Response|Assistant):?\s*\Z|\b(?:ASSISTANT|Assistant): *\Z",
     re.MULTILINE,
 )
+TAG = re.compile(r"</?\w+>")  # a special token that may be a tag
+TAGS = re.compile(r"\A\s*<(?:s|user|system)>|(?:</s>|<assistant>:?)\s*\Z")  # those of templates
+PAIR = re.compile(r"<(s|user|system|assistant)>.*?</\1>", re.DOTALL)  # of HTML or XML
+MOST_COMPARED = 1000  # gold answers of questions that repeat: a comparison takes milliseconds
+OFTEN = 0.05  # share of texts with such a mark, from which it is none by chance
 SPLITS = {
     "train",
     "training",
@@ -252,7 +257,8 @@ def about_conflicts(found: Found) -> Iterator[Check]:
         if conflicting := _conflicts(table.made):
             question, one, other = conflicting[0]
             noun = "training question" if kind == "training" else "held-out question"
-            line = f"{counted(len(conflicting), noun)} with different gold answers, such as "
+            line = "at least " * (len(conflicting) >= MOST_COMPARED // 2)
+            line += f"{counted(len(conflicting), noun)} with different gold answers, such as "
             line += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
             yield Check("warning", "conflicts", line, "keep the right row of each")
 
@@ -260,12 +266,16 @@ def about_conflicts(found: Found) -> Iterator[Check]:
 def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
     first: dict[str, Gold] = {}
     found: dict[str, tuple[str, Gold, Gold]] = {}
+    compared = 0
     for question, key, gold in zip(rows["question"][:], rows[ASKED][:], rows["answer"][:], strict=True):
         other = first.setdefault(key, gold) if gold is not None else None
-        if other is None or other == gold:
+        if other is None or other == gold or key in found:
             continue
+        compared += 1
         if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
-            found.setdefault(key, (question, other, gold))
+            found[key] = question, other, gold
+        if compared == MOST_COMPARED:
+            break
     return list(found.values())
 
 
@@ -273,14 +283,15 @@ def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
 def about_templates(found: Found) -> Iterator[Check]:
     """Warn of questions and gold answers that have marks of a chat template already."""
     own: Any = getattr(found.tokenizer, "all_special_tokens", [])
-    special = "|".join(re.escape(token) for token in own if re.search(r"\W", token))
-    marks = re.compile(f"{special}|{TEMPLATE.pattern}" if special else TEMPLATE.pattern, re.MULTILINE)
+    special = [re.escape(token) for token in own if re.search(r"\W", token) and not TAG.fullmatch(token)]
+    marks = re.compile("|".join([*special, TEMPLATE.pattern]), TEMPLATE.flags)
     for column, noun in (("question", "question"), ("answer", "gold answer")):
         texts = [
             text for table in found.tables.values() for cell in table.made[column][:] for text in alternatives(cell)
         ]
-        seen = [sign[0] for text in texts if (sign := marks.search(PLACEHOLDER.sub("", text)))]
-        if seen:
+        plain = [PLACEHOLDER.sub("", text) for text in texts]
+        seen = [sign[0] for text in plain if (sign := marks.search(text) or TAGS.search(PAIR.sub("", text)))]
+        if seen and len(seen) >= OFTEN * len(texts):
             line = f"{len(seen):,} of {counted(len(texts), noun)} with the mark {seen[0].strip()} of a chat template"
             remedy = "take the text out of it in a `prepare`" + (
                 ": the run writes questions in the model's own template" if column == "question" else ""

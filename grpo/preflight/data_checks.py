@@ -50,8 +50,10 @@ def about_unused_text(plan: Plan) -> Iterator[Check]:
     others = [one for one in rewards if one not in ours]
     if any(map(passes_on, others)) or any(passes_on(judge, 1) for judge in judges):
         return  # they may read any column
-    reached = {"question", "answer"}.union(*map(parameters, rewards), *map(mentioned, [*others, *judges]))
-    reached |= set[str]().union(*map(mentioned, ours)) - {"role", "content"}  # of messages
+    reached = {"question", "answer"}.union(*(parameters(one) for one in rewards))
+    readers: list[Any] = [*others, *judges]
+    reached = reached.union(*map(mentioned, readers))
+    reached |= set[str]().union(*(mentioned(one) for one in ours)) - {"role", "content"}  # of messages
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
     loud = [column for column in unused if not column.quiet]
     names = [column.name for column in loud]

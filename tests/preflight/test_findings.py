@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo.core.errors import UserError
+from grpo.data import findings
 from grpo.data.findings import canonical
 
 
@@ -53,6 +54,14 @@ def test_several_solutions_of_a_problem_are_one_answer(table):
     rows = [row | {"answer": f"{way}\n#### {row['answer']}.0"} for row in sums(40) for way in ("Add.", "Double it.")]
     checks = table(rows=rows)
     assert "repeats" in checks and "conflicts" not in checks
+
+
+def test_conflicts_are_compared_up_to_a_limit(table, monkeypatch):
+    monkeypatch.setattr(findings, "MOST_COMPARED", 10)
+    compared = []
+    monkeypatch.setattr(findings, "same_answer", lambda one, other: compared.append(one))
+    found = table(rows=sums(40) + [row | {"answer": "x"} for row in sums(40)])["conflicts"].finding
+    assert len(compared) == 10 and found.startswith("at least 10 training questions with different gold answers")
 
 
 # --- Rows
@@ -140,6 +149,9 @@ TEMPLATES = [
     "USER: {} ASSISTANT:",
     "Human: {}\n\nAssistant: ",
     "[|Human|]{}\n[|AI|]",
+    "<s>{}",
+    "{}</s>",
+    "<user>{}<assistant>",
     "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT]{}",
 ]
 PLAIN = [
@@ -148,6 +160,13 @@ PLAIN = [
     "What does `a[i] | b` do in {}?",
     "<b>{}</b>",
     "{}\n### Hints\nAdd.",
+    "{}\n### Output:",
+    "<user><name>Lea</name><says>{}</says></user>",
+    "Read <system>{}</system>.",
+    "{} It was <s>3</s>",
+    "<s>3</s> 4 {}",
+    "[|1; 2|] {}",
+    "Press [|space|]. {}",
     "{}\nAnswer:",
 ]
 
@@ -166,7 +185,10 @@ def test_special_tokens_of_the_model_are_marks_too_and_those_in_gold_answers(tab
 
     rows = sums()
     rows[0]["question"] += "@@turn@@"
-    assert "1 of 40 questions with the mark @@turn@@" in table(rows=rows, edit=edit)["templates"].finding
+    assert "templates" not in table(rows=rows, edit=edit)  # somebody may ask what it means
+    for row in rows[1:3]:
+        row["question"] += "@@turn@@"
+    assert "3 of 40 questions with the mark @@turn@@" in table(rows=rows, edit=edit)["templates"].finding
     rows = [row | {"answer": row["answer"] + "<|im_end|>"} for row in sums()]
     assert "40 of 40 gold answers with the mark <|im_end|>" in table(rows=rows)["templates"].finding
 
