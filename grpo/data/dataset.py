@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 from accelerate import PartialState
@@ -20,7 +20,7 @@ from grpo.core.settings import Config
 from grpo.core.text import counted, listed
 from grpo.data.columns import TextColumn, text_columns
 from grpo.data.files import Row, Splits, parsed
-from grpo.data.findings import ASKED, FINDINGS, MEDIA, RESERVED, Found, Table, asked_in
+from grpo.data.findings import ASKED, FINDINGS, MEDIA, RESERVED, Found, Reading, Table, asked_in
 from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
@@ -42,16 +42,6 @@ TALK = re.compile(
 )
 MANY_PROMPTS = 20_000  # they take seconds
 REASONING = "__reasoning"  # a temporary column: the gold solution without its answer
-
-
-class Reading(NamedTuple):
-    """Counts of a table's rows: read, with gold answers, dropped."""
-
-    rows: int
-    mark: str | None  # of the gold answers
-    golds: int
-    dropped: int  # without a question or a gold answer
-    unmarked: int  # dropped rows whose answer lacks the others' mark
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +178,7 @@ def _make_tables(
     for key in ("question_column", "answer_column") if task.prepare else ():
         if f"{getattr(script, key)}_column" != key:
             raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
-    read, readings, looked_at = dict[str, Table](), list[Reading](), set[str]()
+    read, looked_at = dict[str, Table](), set[str]()
     question = script.question_column
     for kind, raw in tables.items():
         if raw is None:
@@ -201,12 +191,11 @@ def _make_tables(
         kept = [row for row in rows if row is not None]
         question = question_column_of(column_names(kept), script.question_column)
         made, reading = make_prompts(kept, task, needs_gold, script.question_column, script.answer_column, label)
-        readings.append(reading)
-        read[kind] = Table(label, raw, rows, made, reading.mark, reading.unmarked)
+        read[kind] = Table(label, raw, rows, made, reading)
     found = Found(config, task, tokenizer, read, question, script.answer_column)
     first = next(iter(read.values()))
     return {kind: table.made for kind, table in read.items()}, {
-        "readings": readings,
+        "readings": [table.reading for table in read.values()],
         "question_column": question,
         "checks": [check for about in FINDINGS for check in about(found)],
         "texts": [

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -61,6 +61,16 @@ ERROR = re.compile(r"#(?:N/A|[A-Z/0]+[!?])", re.IGNORECASE)
 NOTHING = re.compile(r"[\W_]+|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)
 
 
+class Reading(NamedTuple):
+    """Counts of a table's rows: read, with gold answers, dropped."""
+
+    rows: int
+    mark: str | None  # of the gold answers
+    golds: int
+    dropped: int  # without a question or a gold answer
+    unmarked: int  # dropped rows whose answer lacks the others' mark
+
+
 @dataclass(frozen=True)
 class Table:
     """A table that was read.
@@ -70,16 +80,14 @@ class Table:
         raw: the rows as they were read.
         rows: what `prepare` made of each, None for those that it dropped; without it the same rows.
         made: those with a question and, if needed, a gold answer, with their prompts.
-        mark: that of the gold answers.
-        unmarked: the number of rows that lack it.
+        reading: the counts of the prepared rows.
     """
 
     name: str
     raw: Sequence[Row]
     rows: Sequence[Row | None]
     made: Dataset
-    mark: str | None
-    unmarked: int
+    reading: Reading
 
     @property
     def columns(self) -> list[str]:
@@ -171,8 +179,8 @@ def about_schema(found: Found) -> Iterator[Check]:
         remedies += ["check where `prepare` returns None"] * (left < rows / 2)
     unmarked = Counter[str]()
     for table in tables:
-        if table.mark and table.unmarked:
-            unmarked[mark_name(table.mark)] += table.unmarked
+        if table.reading.mark and table.reading.unmarked:
+            unmarked[mark_name(table.reading.mark)] += table.reading.unmarked
     if empty := left - sum(len(table.made) for table in tables) - sum(unmarked.values()):
         line += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * bool(found.golds)}"
         remedies.append(f"{needed} are needed in every row")
