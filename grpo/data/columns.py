@@ -19,7 +19,7 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2}
 CODE = re.compile(r"(?!.*://).*[()=+*;{}<>\[\]]", re.DOTALL)  # a single word that is code
 # Why questions hardly need what a column holds
 LOOKS, FACTS = "looks like a solution or classes", "single words or numbers"
-ALIKE, READ = "the same in all rows", "`prepare` reads it"
+ALIKE, READ = "the same in all rows", "`prepare` reads it, prompts do not show it"
 LABEL = re.compile(r"[A-Ja-j0-9]")  # the gold answers of multiple choice
 OPTION = re.compile(r"(.*?)[ _-]?([A-Ja-j]|[0-9])")  # A, B, C, D; option1, option2; answerA, answerB
 
@@ -72,7 +72,7 @@ def text_columns(
     found = []
     for path in values:
         kind = "choices" if path in options else _kind(cells[path], golds, values[path])
-        if not kind:
+        if not kind or (kind == FACTS and path[0] in looked_at):
             continue
         targets = dict.fromkeys([question] if as_read else (key for _, new in pairs for key in new))
         shown = {key for key in targets if _shown(cells[path], [_texts(new.get(key)) for _, new in pairs])}
