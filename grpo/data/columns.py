@@ -76,9 +76,9 @@ def text_columns(
             continue
         targets = dict.fromkeys([question] if as_read else (key for _, new in pairs for key in new))
         shown = {key for key in targets if _shown(cells[path], [_texts(new.get(key)) for _, new in pairs])}
-        if kind != "choices" and _shown(
-            cells[path], [_texts([new.get(question), new.get(answer)]) for _, new in pairs]
-        ):
+        answers = [_texts(new.get(answer)) for _, new in pairs]
+        whole = [[*_texts(new.get(question)), *gold] for (_, new), gold in zip(pairs, answers, strict=True)]
+        if kind != "choices" and _shown(cells[path], whole) and not _shown(cells[path], answers):
             shown.add(question)  # a conversation with its answer
         names = {question: "question", answer: "answer"}
         goes_to = {names.get(key, key) for key in shown} | ({path[0]} if as_read else set())

@@ -57,6 +57,7 @@ QUIET = {  # text that is named, but not warned of, and what is said of it
     "license": ({"zzz": lambda a, b: "You may use and share this work as you like."}, ALIKE),
     "words": ({"zzz": lambda a, b: "boxes" * a}, FACTS),
     "numbers": ({"zzz": lambda a, b: [a * 70, b * 90]}, FACTS),
+    "in the answer alone": ({"zzz": lambda a, b: a * b + 10}, FACTS),
     "number": ({"zzz": lambda a, b: a * b / 3}, FACTS),
     "id": ({"zzz": lambda a, b: f"c-{a}-{b}"}, FACTS),
     "url": ({"zzz": lambda a, b: f"https://a.b/c?d={a}&e=({b})"}, FACTS),
