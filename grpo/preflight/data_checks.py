@@ -55,9 +55,10 @@ def about_unused_text(plan: Plan) -> Iterator[Check]:
     reached = reached.union(*map(mentioned, readers))
     reached |= set[str]().union(*(mentioned(one) for one in ours)) - {"role", "content"}  # of messages
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
-    loud = [column for column in unused if not column.quiet]
+    loud = [one for one in unused if not one.quiet or (one.quiet == ALIKE and one.path[0] in ADDED)]
     names = [column.name for column in loud]
-    quiet = {why: [column.name for column in unused if column.quiet == why] for why in (LOOKS, ALIKE, FACTS, READ)}
+    others_unused = [column for column in unused if column not in loud]
+    quiet = {why: [one.name for one in others_unused if one.quiet == why] for why in (LOOKS, ALIKE, FACTS, READ)}
     if any(quiet.values()):
         finding = "; ".join(f"{listed(columns)} ({why})" for why, columns in quiet.items() if columns)
         yield Check("ok", "unused text", f"not used: {finding}", routine=True)

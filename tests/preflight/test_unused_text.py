@@ -174,9 +174,16 @@ def test_series_of_options_are_named_as_columns_of_their_own(table):
     assert table(rows=numbers)["unused text"].status == "ok"
 
 
-@pytest.mark.parametrize("name", ["system", "system_prompt", "history"])
+@pytest.mark.parametrize("name", ["system", "system_prompt", "history", "the same system"])
 def test_what_stands_before_a_conversation_is_added_as_its_messages(name, plan, table):
-    cell = (lambda a, b: [[f"Has Lea {a} boxes?", f"Yes, with {b} pens."]]) if name == "history" else story
+    same, name = name.startswith("the same"), name.removeprefix("the same ")
+    cell = (
+        (lambda a, b: "Lea asks you to add up.")
+        if same
+        else (lambda a, b: [[f"Has Lea {a} boxes?", f"Yes, with {b} pens."]])
+        if name == "history"
+        else story
+    )
     rows = [{"Q": row["question"], **row} for row in rows_with(**{name: cell})]
     remedy = table(rows=rows, question_column="Q")["unused text"].remedy
     code = remedy[remedy.index("{**row") : remedy.index("}") + 1]
