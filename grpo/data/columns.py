@@ -13,10 +13,13 @@ from grpo.task.gold import alternatives, has_mark, read_column
 SAMPLE = 200  # rows that are looked at
 NEARLY = 0.9  # share of the rows in which a text is shown, or an answer is in the text
 FEW, FEW_ITEMS = 0.25, 0.1  # share of different cells, or items of lists, up to which they are classes, not texts
-SENTENCE = 5  # words from which a text says something, even if all rows have the same
+SENTENCE = 5  # words from which a text says something, even if many rows have the same
 CLOSING = " .!)]}$*`\\"  # signs behind the answer at the end of a solution
 UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2}")  # scripts without spaces
 CODE = re.compile(r"(?!.*://).*[()=+*;{}<>\[\]]", re.DOTALL)  # a single word that is code
+# Why questions hardly need what a column holds
+LOOKS, FACTS = "looks like a solution or classes", "single words or numbers"
+ALIKE, READ = "the same in all rows", "`prepare` reads it, prompts do not show it"
 LABEL = re.compile(r"[A-Ja-j0-9]")  # the gold answers of multiple choice
 OPTION = re.compile(r"(.*?)[ _-]?([A-Ja-j]|[0-9])")  # A, B, C, D; option1, option2; answerA, answerB
 
@@ -28,12 +31,12 @@ class TextColumn:
     Attributes:
         path: the column, and the key.
         goes_to: the columns of the prepared rows that contain its text; `question` stands for the prompt.
-        is_quiet: True if questions hardly need it: a solution, classes such as topics, what `prepare` looked at.
+        quiet: why questions hardly need it, in words; "" if they may.
     """
 
     path: tuple[str, ...]
     goes_to: frozenset[str]
-    is_quiet: bool
+    quiet: str
 
     @property
     def name(self) -> str:
@@ -42,8 +45,9 @@ class TextColumn:
 
     @property
     def code(self) -> str:
-        """The Python of the cell in a row."""
-        return "row" + "".join(f"[{key!r}]" for key in self.path)
+        """The Python of the cell in a row, "" if it is empty."""
+        column, *keys = self.path
+        return f"(row[{column!r}] or {{}}).get({keys[0]!r}) or ''" if keys else f"row[{column!r}] or ''"
 
 
 def text_columns(
@@ -68,17 +72,18 @@ def text_columns(
     found = []
     for path in values:
         kind = "choices" if path in options else _kind(cells[path], golds, values[path])
-        if not kind:
+        if not kind or (kind == FACTS and path[0] in looked_at):
             continue
         targets = dict.fromkeys([question] if as_read else (key for _, new in pairs for key in new))
         shown = {key for key in targets if _shown(cells[path], [_texts(new.get(key)) for _, new in pairs])}
-        if kind != "choices" and _shown(
-            cells[path], [_texts([new.get(question), new.get(answer)]) for _, new in pairs]
-        ):
+        answers = [_texts(new.get(answer)) for _, new in pairs]
+        whole = [[*_texts(new.get(question)), *gold] for (_, new), gold in zip(pairs, answers, strict=True)]
+        if kind != "choices" and _shown(cells[path], whole) and not _shown(cells[path], answers):
             shown.add(question)  # a conversation with its answer
         names = {question: "question", answer: "answer"}
         goes_to = {names.get(key, key) for key in shown} | ({path[0]} if as_read else set())
-        found.append(TextColumn(path, frozenset(goes_to), kind == "quiet" or path[0] in looked_at))
+        why = READ if path[0] in looked_at else "" if kind in ("choices", "text") else kind
+        found.append(TextColumn(path, frozenset(goes_to), why))
     return found
 
 
@@ -97,14 +102,19 @@ def _by_path(rows: Sequence[Row]) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _texts(cell: Any) -> list[str]:
-    """Return all texts and numbers in a cell, whatever it is made of."""
+    """Return all texts and numbers in a cell, whatever it is made of; of messages those without their roles."""
     cell = _value(cell)
     if isinstance(cell, Mapping):
-        cell = list(cell.values())
+        said = [cell[key] for key in ("content", "value") if _is_message(cell) and key in cell]
+        cell = said or list(cell.values())
     if isinstance(cell, list):
         return [text for item in cell for text in _texts(item)]
     is_text = isinstance(cell, str | int | float) and not isinstance(cell, bool)
     return [" ".join(str(cell).split())] if is_text and str(cell).strip() else []
+
+
+def _is_message(cell: Any) -> bool:
+    return isinstance(cell, Mapping) and not cell.keys().isdisjoint(("role", "from"))
 
 
 def _value(cell: Any) -> Any:
@@ -125,33 +135,38 @@ def _shown(cells: Sequence[list[str]], places: Sequence[list[str]]) -> bool:
             whole, words = " ".join(place), set(re.findall(r"\w+", " ".join(place).casefold()))
             own = re.findall(r"\w+", " ".join(texts).casefold())
             seen.append(
-                all(text in whole for text in texts)
+                all(re.search(rf"(?<!\d){re.escape(text)}(?!\d)", whole) for text in texts)
                 or (bool(own) and sum(word in words for word in own) >= NEARLY * len(own))
             )
     return bool(seen) and sum(seen) >= NEARLY * len(seen)
 
 
 def _kind(cells: Sequence[list[str]], golds: Sequence[list[str]], values: Sequence[Any]) -> str:
-    """Say what a column holds: `choices`, `text`, `quiet` (text that questions hardly need), or "" for none."""
+    """Say what a column holds: `choices`, `text`, why questions hardly need it, or "" for nothing."""
     held = [(texts, gold) for texts, gold in zip(cells, golds, strict=True) if texts]
     if not held:
         return ""
-    has_lists = sum(isinstance(_value(value), list | dict) for value in values) > len(held) / 2
+    read = list(map(_value, values))
+    has_lists = sum(isinstance(value, list | dict) for value in read) > len(held) / 2
+    is_talk = any(isinstance(value, list) and any(map(_is_message, value)) for value in read)
     has_text = any(isinstance(value, str | list | dict) for value in values)
-    if has_lists and _are_choices([(texts, gold) for texts, gold in held if len(texts) > 1], golds):
+    if has_lists and not is_talk and _are_choices([(texts, gold) for texts, gold in held if len(texts) > 1], golds):
         return "choices"
     words = median(_words(" ".join(texts)) for texts, _ in held)
     if words < 2 or not has_text or not any(map(str.isalpha, "".join(text for texts, _ in held for text in texts))):
-        return "quiet" if words > 2 and has_text and not has_lists else ""
+        return FACTS
+    different = {" ".join(texts) for texts, _ in held}
+    if len(different) == 1 < len(held):
+        return ALIKE
     if sum(_is_solution(texts[-1], gold) for texts, gold in held) >= NEARLY * len(held):
-        return "quiet"
+        return LOOKS
     if has_lists:
         items = [text for texts, _ in held for text in texts]
         is_long = median(max(map(_words, texts)) for texts, _ in held) >= SENTENCE
-        return "text" if is_long or len(set(items)) > FEW_ITEMS * len(items) else "quiet"
-    few = len({" ".join(texts) for texts, _ in held}) <= max(1, FEW * len(held)) and len(held) > 1
+        return "text" if is_long or len(set(items)) > FEW_ITEMS * len(items) else LOOKS
+    few = len(different) <= max(1, FEW * len(held)) and len(held) > 1
     is_said = words >= SENTENCE or sum(texts[-1][-1] in ".?!:。？！" for texts, _ in held) >= NEARLY * len(held)
-    return "text" if is_said or not few else "quiet"
+    return "text" if is_said or not few else LOOKS
 
 
 def _words(text: str) -> int:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 from accelerate import PartialState
@@ -20,7 +20,7 @@ from grpo.core.settings import Config
 from grpo.core.text import counted, listed
 from grpo.data.columns import TextColumn, text_columns
 from grpo.data.files import Row, Splits, parsed
-from grpo.data.findings import FINDINGS, MEDIA, RESERVED, Found, Table, asked_in, canonical
+from grpo.data.findings import ASKED, FINDINGS, MEDIA, RESERVED, Found, Reading, Table, asked_in
 from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
@@ -42,16 +42,6 @@ TALK = re.compile(
 )
 MANY_PROMPTS = 20_000  # they take seconds
 REASONING = "__reasoning"  # a temporary column: the gold solution without its answer
-
-
-class Reading(NamedTuple):
-    """Counts of a table's rows: read, with gold answers, dropped."""
-
-    rows: int
-    mark: str | None  # of the gold answers
-    golds: int
-    dropped: int  # without a question or a gold answer
-    unmarked: int  # dropped rows whose answer lacks the others' mark
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,8 +126,8 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
     lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
     kept, too_long = drop_long(train, lengths, script.max_prompt_length)
     return Data(
-        train=kept.remove_columns(REASONING),
-        held_out=held_out.remove_columns(REASONING),
+        train=kept.remove_columns([REASONING, ASKED]),
+        held_out=held_out.remove_columns([REASONING, ASKED]),
         cut_off=evaluation is None,
         overlap=overlap,
         tokens=tokens,
@@ -166,7 +156,7 @@ def load_questions(
     _, held_out = _hold_out(made, script.eval_samples)
     lengths, tokens = _measured(config, tokenizer, len(held_out), held_out)
     return Questions(
-        held_out=held_out.remove_columns(REASONING),
+        held_out=held_out.remove_columns([REASONING, ASKED]),
         cut_off=evaluation is None,
         lengths=lengths,
         tokens=tokens,
@@ -188,7 +178,7 @@ def _make_tables(
     for key in ("question_column", "answer_column") if task.prepare else ():
         if f"{getattr(script, key)}_column" != key:
             raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
-    read, readings, looked_at = dict[str, Table](), list[Reading](), set[str]()
+    read, looked_at = dict[str, Table](), set[str]()
     question = script.question_column
     for kind, raw in tables.items():
         if raw is None:
@@ -201,12 +191,11 @@ def _make_tables(
         kept = [row for row in rows if row is not None]
         question = question_column_of(column_names(kept), script.question_column)
         made, reading = make_prompts(kept, task, needs_gold, script.question_column, script.answer_column, label)
-        readings.append(reading)
-        read[kind] = Table(label, raw, rows, made, reading.mark, reading.unmarked)
+        read[kind] = Table(label, raw, rows, made, reading)
     found = Found(config, task, tokenizer, read, question, script.answer_column)
     first = next(iter(read.values()))
     return {kind: table.made for kind, table in read.items()}, {
-        "readings": readings,
+        "readings": [table.reading for table in read.values()],
         "question_column": question,
         "checks": [check for about in FINDINGS for check in about(found)],
         "texts": [
@@ -338,7 +327,7 @@ def make_prompts(
     answer_column: str = "answer",
     label: str = "dataset",
 ) -> tuple[Dataset, Reading]:
-    """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING. Drop those in RESERVED.
+    """Add the columns `question`, `prompt`, `answer` (the gold answer), REASONING and ASKED. Drop those in RESERVED.
 
     A question is text or a list of messages, of which the last one becomes the `question`.
 
@@ -367,6 +356,7 @@ def make_prompts(
         "prompt": [task.ask(asked[index]) for index in kept],
         "answer": [golds[index] for index in kept],
         REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
+        ASKED: asked_in([asked[index] for index in kept]),
     }
     others = [name for name in columns if name not in (*made, *RESERVED)]
     try:
@@ -467,13 +457,12 @@ def drawn_indices(rows: Dataset, size: Callable[[int], int]) -> list[int]:
         size: returns how many to draw of so many different questions.
     """
     first: dict[str, int] = {}
-    for index, prompt in enumerate(rows["prompt"][:]):
-        first.setdefault(asked_in(prompt), index)
-    questions = rows["question"][:]
+    asked = rows[ASKED][:]
+    for index, question in enumerate(asked):
+        first.setdefault(question, index)
 
     def drawn_by(index: int) -> tuple[bytes, int]:
-        text = canonical(questions[index])
-        return hashlib.sha256(text.encode("utf-8", errors="replace")).digest(), index
+        return hashlib.sha256(asked[index].encode("utf-8", errors="replace")).digest(), index
 
     return sorted(sorted(first.values(), key=drawn_by)[: size(len(first))])
 
@@ -509,10 +498,10 @@ def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
 
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """Drop training rows with a held-out question (text or conversation). Return the others, and the count."""
-    taken = set(map(asked_in, held_out["prompt"]))
-    kept = [index for index, prompt in enumerate(rows["prompt"]) if asked_in(prompt) not in taken]
+    taken, asked = set(held_out[ASKED][:]), rows[ASKED][:]
+    kept = [index for index, question in enumerate(asked) if question not in taken]
     if not kept:
-        different = counted(len(set(map(asked_in, rows["prompt"]))), "different question")
+        different = counted(len(set(asked)), "different question")
         raise UserError(
             f"dataset: every training question is among the held-out ones ({counted(len(rows), 'row')}, {different}); "
             "use other training rows, another question_column or eval_dataset_name, or a `prepare` that makes whole "

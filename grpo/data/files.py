@@ -6,9 +6,10 @@ import io
 import json
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import psutil
 import pyarrow as pa
@@ -18,12 +19,13 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.processes import say
-from grpo.core.text import human_bytes, visible
+from grpo.core.text import human_bytes, listed, visible
 from grpo.task.gold import Written
 
 Row: TypeAlias = dict[str, Any]
 Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset until a slice is taken
 
+HIDDEN = re.compile(r"(?:^|/)(?:\.|__)")  # files that no program of rows reads, such as __MACOSX/
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # JSON with a row on each line
 COMPRESSED = {
     ".gz": b"\x1f\x8b",
@@ -100,6 +102,8 @@ def _content(path: Path) -> bytes:
         kind = next((kind for kind, magic in COMPRESSED.items() if begin.startswith(magic)), by_name)
         if kind == ".zst":  # fsspec would need another package for it
             unpacked: Any = pa.input_stream(file, compression="zstd")
+        elif kind == ".zip":
+            unpacked = _only_file_of(zipfile.ZipFile(file))
         else:
             unpacked = compr[infer_compression(f"file{kind}")](file, mode="rb")
         while part := unpacked.read(2**20):
@@ -111,6 +115,15 @@ def _content(path: Path) -> bytes:
                 )
     check_content(content.getvalue()[:BEGINNING])
     return content.getvalue()
+
+
+def _only_file_of(archive: zipfile.ZipFile) -> IO[bytes]:
+    """Open the file of an archive. Raise ValueError if it holds several with rows."""
+    names = [one.filename for one in archive.infolist() if not (one.is_dir() or HIDDEN.search(one.filename))]
+    with_rows = [name for name in names if ending(Path(name)) in READERS]
+    if len(with_rows or names) != 1:
+        raise ValueError(f"it holds {listed(names, 3) or 'no file'}; unpack it, and name one file, or their directory")
+    return archive.open((with_rows or names)[0])
 
 
 def _text(path: Path, may_be_latin: bool = False) -> str:

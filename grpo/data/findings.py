@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -17,10 +17,11 @@ from grpo.core.text import counted, listed, shorten, visible
 from grpo.data.files import Row
 from grpo.data.sources import about_files
 from grpo.task.gold import alternatives, mark_name, readable
-from grpo.task.prompts import Prompt
+from grpo.task.prompts import SYSTEM, Message
 from grpo.task.task import Task
 from rewards import Gold
 
+ASKED = "__asked"  # a temporary column: `asked_in`
 # Columns to drop: names of TRL's own arguments of rewards, a column that TRL never passes on, and columns that make
 # it expect a vision model
 RESERVED = (
@@ -32,10 +33,15 @@ PLACEHOLDER = re.compile(r"<(?:image|video|audio)(?:_?\d+)?>|<\|(?:image|video|a
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that a text model does not get
 # Marks of chat templates: those of special tokens, and of Llama 2, Gemma, DeepSeek, Alpaca and Vicuna
 TEMPLATE = re.compile(
-    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|\w{1,20}\|\]|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>|<\|?/?(?:user|assistant|system)\|?>"
-    r"|^#{2,3} ?(?:Response|Assistant|Output):?\s*\Z|\b(?:ASSISTANT|Assistant): *\Z",
+    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|(?:Human|AI|User|Assistant|System|Bot)\|\]|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]"
+    r"|<</?SYS>>|<(?:start|end)_of_turn>|^#{2,3} ?(?:Response|Assistant):?\s*\Z|\b(?:ASSISTANT|Assistant): *\Z",
     re.MULTILINE,
 )
+TAG = re.compile(r"</?\w+>")  # a special token that may be a tag
+TAGS = re.compile(r"\A\s*<(?:s|user|system)>|(?:</s>|<assistant>:?)\s*\Z")  # those of templates
+PAIR = re.compile(r"<(s|user|system|assistant)>.*?</\1>", re.DOTALL)  # of HTML or XML
+MOST_COMPARED = 1000  # gold answers of questions that repeat: a comparison takes milliseconds
+OFTEN = 0.05  # share of texts with such a mark, from which it is none by chance
 SPLITS = {
     "train",
     "training",
@@ -55,6 +61,16 @@ ERROR = re.compile(r"#(?:N/A|[A-Z/0]+[!?])", re.IGNORECASE)
 NOTHING = re.compile(r"[\W_]+|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)
 
 
+class Reading(NamedTuple):
+    """Counts of a table's rows: read, with gold answers, dropped."""
+
+    rows: int
+    mark: str | None  # of the gold answers
+    golds: int
+    dropped: int  # without a question or a gold answer
+    unmarked: int  # dropped rows whose answer lacks the others' mark
+
+
 @dataclass(frozen=True)
 class Table:
     """A table that was read.
@@ -64,16 +80,14 @@ class Table:
         raw: the rows as they were read.
         rows: what `prepare` made of each, None for those that it dropped; without it the same rows.
         made: those with a question and, if needed, a gold answer, with their prompts.
-        mark: that of the gold answers.
-        unmarked: the number of rows that lack it.
+        reading: the counts of the prepared rows.
     """
 
     name: str
     raw: Sequence[Row]
     rows: Sequence[Row | None]
     made: Dataset
-    mark: str | None
-    unmarked: int
+    reading: Reading
 
     @property
     def columns(self) -> list[str]:
@@ -118,13 +132,21 @@ def canonical(question: str) -> str:
     return " ".join(visible(question).split()).casefold()
 
 
-def asked_in(prompt: Prompt) -> str:
-    """Return what makes a question the same one: its text, or all messages but the system's."""
-    return canonical(
-        prompt
-        if isinstance(prompt, str)
-        else "\n".join(message["content"] for message in prompt if message["role"] != "system")
-    )
+def asked_in(questions: Sequence[str | list[Message]]) -> list[str]:
+    """Return what makes each question of a table the same one: its text, or all its messages.
+
+    A system message that all of them share is none of the question.
+
+    >>> asked_in(["2 + 2 ?", [{"role": "user", "content": "A  or B?"}]])
+    ['2 + 2 ?', 'a or b?']
+    """
+    talks = [[{"role": "user", "content": one}] if isinstance(one, str) else one for one in questions]
+    systems = {"\n".join(message["content"] for message in talk if message["role"] in SYSTEM) for talk in talks}
+    left_out = SYSTEM if len(systems) == 1 else ()
+    return [
+        canonical("\n".join(message["content"] for message in talk if message["role"] not in left_out))
+        for talk in talks
+    ]
 
 
 # --- Files and rows
@@ -157,8 +179,8 @@ def about_schema(found: Found) -> Iterator[Check]:
         remedies += ["check where `prepare` returns None"] * (left < rows / 2)
     unmarked = Counter[str]()
     for table in tables:
-        if table.mark and table.unmarked:
-            unmarked[mark_name(table.mark)] += table.unmarked
+        if table.reading.mark and table.reading.unmarked:
+            unmarked[mark_name(table.reading.mark)] += table.reading.unmarked
     if empty := left - sum(len(table.made) for table in tables) - sum(unmarked.values()):
         line += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * bool(found.golds)}"
         remedies.append(f"{needed} are needed in every row")
@@ -230,7 +252,7 @@ def about_splits_in_a_column(found: Found) -> Iterator[Check]:
 def about_repeats(found: Found) -> Iterator[Check]:
     """Report rows whose question is that of another row. Held-out questions are different ones."""
     for kind, table in found.tables.items():
-        different = len(set(map(asked_in, table.made["prompt"][:])))
+        different = len(set(table.made[ASKED][:]))
         if repeated := len(table.made) - different:
             line = f"{repeated:,} of {counted(len(table.made), f'{kind} row')} repeat a question of another row; "
             yield Check("ok", "repeats", f"{line}{different:,} are different, and each counts once where held out")
@@ -243,7 +265,8 @@ def about_conflicts(found: Found) -> Iterator[Check]:
         if conflicting := _conflicts(table.made):
             question, one, other = conflicting[0]
             noun = "training question" if kind == "training" else "held-out question"
-            line = f"{counted(len(conflicting), noun)} with different gold answers, such as "
+            line = "at least " * (len(conflicting) >= MOST_COMPARED // 2)
+            line += f"{counted(len(conflicting), noun)} with different gold answers, such as "
             line += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
             yield Check("warning", "conflicts", line, "keep the right row of each")
 
@@ -251,13 +274,16 @@ def about_conflicts(found: Found) -> Iterator[Check]:
 def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
     first: dict[str, Gold] = {}
     found: dict[str, tuple[str, Gold, Gold]] = {}
-    for question, prompt, gold in zip(rows["question"][:], rows["prompt"][:], rows["answer"][:], strict=True):
-        key = asked_in(prompt)
+    compared = 0
+    for question, key, gold in zip(rows["question"][:], rows[ASKED][:], rows["answer"][:], strict=True):
         other = first.setdefault(key, gold) if gold is not None else None
-        if other is None or other == gold:
+        if other is None or other == gold or key in found:
             continue
+        compared += 1
         if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
-            found.setdefault(key, (question, other, gold))
+            found[key] = question, other, gold
+        if compared == MOST_COMPARED:
+            break
     return list(found.values())
 
 
@@ -265,14 +291,15 @@ def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
 def about_templates(found: Found) -> Iterator[Check]:
     """Warn of questions and gold answers that have marks of a chat template already."""
     own: Any = getattr(found.tokenizer, "all_special_tokens", [])
-    special = "|".join(re.escape(token) for token in own if re.search(r"\W", token))
-    marks = re.compile(f"{special}|{TEMPLATE.pattern}" if special else TEMPLATE.pattern, re.MULTILINE)
+    special = [re.escape(token) for token in own if re.search(r"\W", token) and not TAG.fullmatch(token)]
+    marks = re.compile("|".join([*special, TEMPLATE.pattern]), TEMPLATE.flags)
     for column, noun in (("question", "question"), ("answer", "gold answer")):
         texts = [
             text for table in found.tables.values() for cell in table.made[column][:] for text in alternatives(cell)
         ]
-        seen = [sign[0] for text in texts if (sign := marks.search(PLACEHOLDER.sub("", text)))]
-        if seen:
+        plain = [PLACEHOLDER.sub("", text) for text in texts]
+        seen = [sign[0] for text in plain if (sign := marks.search(text) or TAGS.search(PAIR.sub("", text)))]
+        if seen and len(seen) >= OFTEN * len(texts):
             line = f"{len(seen):,} of {counted(len(texts), noun)} with the mark {seen[0].strip()} of a chat template"
             remedy = "take the text out of it in a `prepare`" + (
                 ": the run writes questions in the model's own template" if column == "question" else ""
@@ -285,24 +312,33 @@ def about_templates(found: Found) -> Iterator[Check]:
 
 @finding
 def about_missing_golds(found: Found) -> Iterator[Check]:
-    """Warn of a gold answer that stands for none, such as `unknown` or `-`, while the others hardly repeat."""
-    golds = [alternatives(gold)[0] for gold in found.golds]
-    counts = Counter(gold.casefold() for gold in golds)
-    are_labels = len(counts) <= len(golds) / 4
-    seen = [gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)]
-    repeated = counts.most_common(2)
-    if golds and not are_labels:
-        most, count = repeated[0]
-        rest = len(golds) - count
-        is_text = kind_of(most) == "text" and not re.search(r"\d", most) and most not in ("yes", "no", "true", "false")
-        others = [gold for gold in golds if gold.casefold() != most]
-        few = count < max(3, STRAY * len(golds)) or (len(repeated) > 1 and 3 * repeated[1][1] > count)
-        numbers = sum(kind_of(gold) != "text" for gold in others[:200]) > 0.5 * len(others[:200])
-        if is_text and not few and (numbers or len(counts) > 0.8 * rest) and most not in seen:
+    """Name gold answers that may stand for none, such as `-` or `unknown`, while the others hardly repeat.
+
+    Signs and words that say nothing are warned of; other texts, such as `no solution`, may be what is meant.
+    """
+    for kind, table in found.tables.items():
+        golds = [alternatives(gold)[0] for gold in table.made["answer"][:] if gold is not None]
+        counts = Counter(gold.casefold() for gold in golds)
+        are_labels = len(counts) <= len(golds) / 4
+        seen = [gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)]
+        status = "warning" if seen else "ok"
+        if golds and not are_labels and (most := _stray(golds, counts)) not in ("", *seen):
             seen.append(most)
-    if seen and len(seen) < len(counts):
-        written = {gold.casefold(): gold for gold in golds}
-        shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
-        count = sum(counts[gold] for gold in seen)
-        line = f"{count:,} of {counted(len(golds), 'gold answer')} may stand for none: {shown}"
-        yield Check("warning", "no answer", line, "return None for these rows in a `prepare`, if so")
+        if seen and len(seen) < len(counts):
+            written = {gold.casefold(): gold for gold in golds}
+            shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
+            count = sum(counts[gold] for gold in seen)
+            line = f"{count:,} of {counted(len(golds), 'gold answer')}"
+            line += f" of the {'training' if kind == 'training' else 'held-out'} rows" * (len(found.tables) > 1)
+            line += f" may stand for none: {shown}{', or do they mean it?' * (status == 'ok')}"
+            yield Check(status, "no answer", line, "return None for these rows in a `prepare`, unless they mean it")
+
+
+def _stray(golds: Sequence[str], counts: Counter[str]) -> str:
+    """Return the most frequent gold answer if it is a text unlike the others, which hardly repeat; or ""."""
+    (most, count), *second = counts.most_common(2)
+    is_text = kind_of(most) == "text" and not re.search(r"\d", most) and most not in ("yes", "no", "true", "false")
+    others = [gold for gold in golds if gold.casefold() != most]
+    few = count < max(3, STRAY * len(golds)) or (second and 3 * second[0][1] > count)
+    numbers = sum(kind_of(gold) != "text" for gold in others[:200]) > 0.5 * len(others[:200])
+    return most if is_text and not few and (numbers or len(counts) > 0.8 * len(others)) else ""

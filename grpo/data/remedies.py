@@ -22,11 +22,12 @@ READ_BY = {  # columns of well-known data sets → the function of examples/rows
     ("question", "options", "answer"): "from_mmlu",
     ("question", "A", "B", "answer"): "from_mmlu",
 }
+ADDED = ("system", "system_prompt", "history")  # by `with_history` of examples/rows.py
 ADDS = {  # to the question
     "from_mmlu": ("choices", "options", *"ABCDEFGHIJ"),
-    "from_alpaca": ("input", "system", "history"),
-    "from_sharegpt": ("system", "history"),
-    "from_prompt_completion": ("system",),
+    "from_alpaca": ("input", *ADDED),
+    "from_sharegpt": ADDED,
+    "from_prompt_completion": ADDED,
 }
 SIMILAR = {  # other names of these columns, in any letter case
     "question_column": ("question", "prompt", "problem", "query", "instruction", "messages", "input"),

@@ -30,7 +30,18 @@ from grpo.core.errors import UserError
 from grpo.core.out_of_memory import origins
 from grpo.core.settings import IN_MEMORY
 from grpo.core.text import counted, listed, shorten
-from grpo.data.files import BEGINNING, COMPRESSED, READERS, Row, Splits, check_content, distinct, ending, read_file
+from grpo.data.files import (
+    BEGINNING,
+    COMPRESSED,
+    HIDDEN,
+    READERS,
+    Row,
+    Splits,
+    check_content,
+    distinct,
+    ending,
+    read_file,
+)
 from grpo.task.gold import Label, Written
 
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
@@ -39,10 +50,14 @@ PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.
 WHOLE = "a directory, of which all files are read"  # in errors
 DOCUMENTS = (  # endings of files beside the data that hold no rows
     *("", ".md", ".rst", ".txt", ".pdf", ".tex", ".bib", ".cff", ".html", ".log", ".lock", ".toml", ".yaml", ".yml"),
+    *(".md5", ".sha1", ".sha256", ".sha512", ".asc", ".sig", ".dvc"),
     *(".py", ".ipynb", ".sh", ".r", ".js", ".css", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
 )
 PART = re.compile(r"(.*?)([0-9]+)([-_ ]?of[-_ ]?)([0-9]+)(?![0-9])(.*)", re.IGNORECASE)  # train-00001-of-00003.parquet
-NUMBERED = re.compile(r"(.*?)([0-9]+)()()([^0-9]*)")  # part_1.jsonl
+# part_1.jsonl, but not v1.jsonl: other numbers may have gaps
+NUMBERED = re.compile(
+    r"(.*(?:part|shard|chunk|train|test|valid|validation)[-_. ]?)([0-9]+)()()([^0-9]*)", re.IGNORECASE
+)
 INFERRED = ("json", "csv")  # builders of `datasets` that convert cells that look like times or floats
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
@@ -280,6 +295,8 @@ def _as_written(name: str, config: str | None) -> Splits:
     for split, of_split in files.items():
         tables[str(split)] = []
         for file in of_split:
+            if os.path.isdir(name) and ending(Path(file)) not in READERS:
+                continue  # such as train.jsonl.md5
             with in_file(file):
                 tables[str(split)] += [row for rows in read_file(Path(file)).values() for row in rows]
     return tables
@@ -316,7 +333,7 @@ def _check_all_read(directory: Path, files: Mapping[Any, Iterable[str]]) -> None
 def _files_in(directory: Path) -> list[Path]:
     """Return the files in a directory, in all its folders, that `datasets` would consider."""
     files = [file for file in sorted(directory.rglob("*")) if file.name not in FILES_TO_IGNORE and file.is_file()]
-    return [file for file in files if not re.search(r"(^|/)(\.|__)", str(file.relative_to(directory)))]
+    return [file for file in files if not HIDDEN.search(str(file.relative_to(directory)))]
 
 
 def about_files(source: str | Rows, setting: str) -> Iterator[Check]:

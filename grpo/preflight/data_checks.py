@@ -8,9 +8,10 @@ from typing import Any
 
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
-from grpo.core.functions import mentioned
+from grpo.core.functions import innermost, mentioned, parameters, passes_on
 from grpo.core.text import counted, listed, reward_key, rewarded, short_name, shorten
-from grpo.data.remedies import PREPARE, reader_of
+from grpo.data.columns import ALIKE, FACTS, LOOKS, READ
+from grpo.data.remedies import ADDED, PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
 from grpo.results.answer import Answer
@@ -18,10 +19,11 @@ from grpo.results.comparison import FEWEST
 from grpo.results.measures import LENIENT
 from grpo.runs import resume
 from grpo.task.given import WHOLE, distribution, repeat, same_text
-from grpo.task.given_back import MOST, try_golds
+from grpo.task.given_back import CHOICE, Refused
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
 from grpo.task.wrong import rewritten_json
 
+REFUSED = 0.01  # share of gold answers that the judge does not accept, from which it is warned of
 ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
@@ -43,25 +45,39 @@ def about_findings(plan: Plan) -> Iterator[Check]:
 @CHECKS.add
 def about_unused_text(plan: Plan) -> Iterator[Check]:
     """Warn of columns with text that reaches neither the prompts nor a reward or judge."""
-    readers: list[Any] = [*plan.rewards.values(), *([plan.task.judge] if plan.task.judge else [])]
-    reached = {"question", "answer"}.union(*map(mentioned, readers))
+    judges, rewards = [plan.task.judge] if plan.task.judge else [], list(plan.rewards.values())
+    ours = [one for one in rewards if re.match(r"rewards$|grpo\.", str(getattr(innermost(one), "__module__", "")))]
+    others = [one for one in rewards if one not in ours]
+    if any(map(passes_on, others)) or any(passes_on(judge, 1) for judge in judges):
+        return  # they may read any column
+    reached = {"question", "answer"}.union(*(parameters(one) for one in rewards))
+    readers: list[Any] = [*others, *judges]
+    reached = reached.union(*map(mentioned, readers))
+    reached |= set[str]().union(*(mentioned(one) for one in ours)) - {"role", "content"}  # of messages
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
-    loud = [column for column in unused if not column.is_quiet]
+    loud = [one for one in unused if not one.quiet or (one.quiet == ALIKE and one.path[0] in ADDED)]
     names = [column.name for column in loud]
-    if quiet := [column.name for column in unused if column.is_quiet]:
-        finding = f"not used: {listed(quiet)} (solutions, classes or text that neither prompts nor rewards need)"
-        yield Check("ok", "unused text", finding, routine=True)
+    others_unused = [column for column in unused if column not in loud]
+    quiet = {why: [one.name for one in others_unused if one.quiet == why] for why in (LOOKS, ALIKE, FACTS, READ)}
+    if any(quiet.values()):
+        finding = "; ".join(f"{listed(columns)} ({why})" for why, columns in quiet.items() if columns)
+        yield Check("ok", "unused text", f"not used: {finding}", routine=True)
     if not loud:
         return
     finding = f"neither prompts nor rewards use the text in the column{'s' * (len(names) > 1)} {listed(names)}"
     question = "question" if plan.task.prepare else plan.data.question_column
     cells = "".join(f"{{{column.code}}}\\n" for column in loud[:3])
     answer = plan.config.script.answer_column
-    remedy = "if questions need it, let `prepare` add it to them (docs/your-own-task.md)"
+    needed = "if questions need it, and it does not give the answer away,"
+    remedy = f"{needed} let `prepare` add it to them (docs/your-own-task.md)"
     if plan.task.prepare is None:
-        remedy = "if questions need it, write a `prepare` (docs/your-own-task.md) that returns "
-        remedy += f"{{**row, 'question': f\"{cells}{{row[{question!r}]}}\""
+        remedy = f"{needed} write a `prepare` (docs/your-own-task.md) that returns "
+        asks = f'f"{cells}{{row[{question!r}]}}"'
+        if is_talk := {column.path[0] for column in loud} <= set(ADDED):
+            asks = f"with_history(row, row[{question!r}])"
+        remedy += f"{{**row, 'question': {asks}"
         remedy += f", 'answer': row[{answer!r}]}}" if answer != "answer" else "}"
+        remedy += ", with with_history of examples/rows.py" * is_talk
     as_they_are = (plan.config.script.question_column, plan.config.script.answer_column) == ("question", "answer")
     if (
         as_they_are
@@ -93,9 +109,9 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
 @CHECKS.add_for_training
 def about_overlap(plan: TrainingPlan) -> Iterator[Check]:
     """Warn of training rows with a held-out question."""
-    overlap = 0 if plan.data.cut_off else plan.data.overlap  # of one table they are rows that repeat a question
-    finding = f"dropped {counted(overlap, 'training row')} with a held-out question"
-    yield warn_if(overlap, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
+    finding = f"dropped {counted(plan.data.overlap, 'training row')} with a held-out question"
+    bad = plan.data.overlap and not plan.data.cut_off  # of one table they are rows that repeat a question
+    yield warn_if(bad, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
 
 
 @CHECKS.add
@@ -197,7 +213,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         names = f"{' and '.join(map(short_name, exact))} {'wants' if len(exact) == 1 else 'want'}"
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:)"
-        if plan.task.judge or not try_golds(plan.task, [{"answer": gold} for gold in odd[:100]]).rows:
+        if plan.task.judge or all(refused.share < REFUSED for refused in plan.refused_golds.values()):
             remedy += ", or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
     long = [gold for gold in kinds["number"] if DECIMALS.search(gold)]
@@ -214,14 +230,16 @@ def about_golds(plan: Plan) -> Iterator[Check]:
 @CHECKS.add
 def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     """Warn of gold answers that the run's judge does not accept when they are given back."""
-    rows: Sequence[Any] = [{"answer": gold} for gold in plan.data.rows["answer"][:]]
-    if plan.task.judge:
-        rows = [plan.data.rows[index] for index in range(min(len(rows), MOST))]  # with their other columns
-    refused = try_golds(plan.task, rows, bool(plan.trial.exact))
-    if not refused.rows:
-        return
-    count = len(plan.data.rows)
-    of_all = f" (tried on {refused.tried:,} of {count:,} rows)" if refused.tried < count else ""
+    for table, refused in plan.refused_golds.items():
+        if refused.rows:
+            count = len(plan.data.held_out if table == "held-out" else plan.data.rows)
+            of_all = f" (tried on {refused.tried:,} of {count:,} rows)" if refused.tried < count else ""
+            finding = f"{table and table + ' rows: '}{refused}{of_all}"
+            yield warn_if(refused.share >= REFUSED, "given back", finding, _remedy_of_golds(plan, refused))
+
+
+def _remedy_of_golds(plan: Plan, refused: Refused) -> str:
+    """Return what to do about gold answers that the judge does not accept, by the first of them."""
     column = "answer" if plan.task.prepare else plan.config.script.answer_column
     gold, given = next(iter(refused.examples.items()))
     remedy = (
@@ -236,9 +254,10 @@ def about_golds_given_back(plan: Plan) -> Iterator[Check]:
     elif gold.startswith(("[", "(")) and ("'" in gold or '"' in gold):
         remedy = f"if any of its items is right, return the list, {{**row, 'answer': parsed(row[{column!r}])}}, in a "
         remedy += "`prepare`, with parsed of grpo.data.files; if not, write a judge"
-    elif len(given) == 1 and given.isalpha():
-        remedy = f"keep the letter alone ({given}), or the text without it, in a `prepare`"
-    yield warn_if(refused.share >= 0.01, "given back", f"{refused}{of_all}", remedy)
+    elif given and CHOICE.fullmatch(gold):
+        sign = "letter" if given.isalpha() else "number"
+        remedy = f"keep the {sign} alone ({given}), or the text without it, in a `prepare`"
+    return remedy
 
 
 @CHECKS.add

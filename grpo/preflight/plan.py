@@ -22,6 +22,7 @@ from grpo.preflight.reward_trial import Trial, try_rewards
 from grpo.rewarding.registry import Rewards, weights_of
 from grpo.runs.run import Run
 from grpo.task import prompts
+from grpo.task.given_back import MOST, Refused, try_golds
 from grpo.task.task import Task
 
 
@@ -102,6 +103,21 @@ class Plan:
     def usable_shape(self) -> memory.Shape | None:
         """The model's sizes with its adapter; None if they are unknown, or the adapter does not fit."""
         return None if isinstance(self.shape, Check) or self.shape.unmatched else self.shape
+
+    @cached_property
+    def refused_golds(self) -> dict[str, Refused]:
+        """The gold answers that the judge refuses when they are given back, by their table."""
+        tables = {"training": self.data.rows, "held-out": self.data.held_out}
+        if self.data.cut_off or self.data.rows is self.data.held_out:
+            tables = {"": self.data.rows}
+        found = {}
+        for name, table in tables.items():
+            if self.task.judge:  # it may read any column
+                given = table.select(range(min(len(table), MOST)))
+            else:
+                given = table.select_columns(["question", "answer"])
+            found[name] = try_golds(self.task, given.to_list(), bool(self.trial.exact))
+        return found
 
     def prompt_ids(self) -> list[int]:
         """Tokens of the first prompt, as the sampler gets them."""

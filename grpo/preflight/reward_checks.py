@@ -30,6 +30,8 @@ def about_judge(plan: Plan) -> Iterator[Check]:
     remedy = ""
     if row.get("answer") and (given["wrong answer"] or not given["perfect"]):
         remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
+        if not any(given.values()):
+            remedy = "it does not accept the gold answer; fix it, unless it judges by other columns"
     yield warn_if(remedy, "judge", f"{task.judge_name}; of the test completions right: {right}", remedy)
 
 

@@ -84,7 +84,11 @@ def try_rewards(
         wrong: a wrong answer to the row.
     """
     texts, rows = perturbed(reasoning, row["answer"], task, wrong), {}
-    if otherwise := rewritten(reasoning, row, task):
+    if task.judge and "perfect" in texts:
+        rollout = Rollout.of_texts([row], [texts["perfect"]], task.prompt.chat)
+        if next(verdicts(task, rollout)) is False:  # it may judge by other columns: none is known to be right
+            texts = perturbed(reasoning, None, task)
+    if "perfect" in texts and (otherwise := rewritten(reasoning, row, task)):
         texts[REWRITTEN] = otherwise
         texts[OTHER_GOLD], rows[OTHER_GOLD] = texts["perfect"], row | {"answer": wrong or wrong_answer(row["answer"])}
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]

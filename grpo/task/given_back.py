@@ -1,7 +1,7 @@
 r"""Try the gold answers on what judges completions: given back, each must be right.
 
 A gold answer is given back in the run's format, and bare. If it reads badly (`['6', '6 pens']`, `A. 1`, a sentence),
-so is what the lenient rule reads in it, as a completion would say it: `6`, `A`.
+what a completion would say is given back, too: `6`, `A`, or what the lenient rule reads in it.
 """
 
 import re
@@ -20,9 +20,24 @@ from grpo.task.wrong import rewritten_json
 from rewards import is_gold
 
 MOST, SECONDS = 1000, 5.0  # different gold answers, and seconds for them
-CHOICE = re.compile(r"\(?([A-J])[.):]\s+\S.*", re.DOTALL)  # a letter with its choice
+# A letter or number with its choice: `A. 1`, `[A] 1`, `A - iron`, `1. iron`, `option A`
+CHOICE = re.compile(
+    r"(?:(?:option|choice)\s+)?[(\[]?([A-Za-z]|[0-9]{1,2}(?=.*[^\W\d_]))(?:[.):\]]+\s+|\s+[-\u2013\u2014]\s+)\S.*"
+    r"|(?:option|choice)\s+[(\[]?([A-Za-z0-9])\b[.)\]]*",
+    re.IGNORECASE | re.DOTALL,
+)
+INITIAL = re.compile(r"[A-Z]\. [^\W\d_]")  # E. coli; a choice if the question has choices
+OFFERED = re.compile(r"(?:^|[\s(\[])([A-J])[.):\]]\s")  # a choice in a question
 LIST = re.compile(r"[\[({]\s*(['\"]).*['\"],?\s*[\])}]", re.DOTALL)  # a list as text
 ITEM = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # of it
+YES = re.compile(r"(yes|no|true|false)(?:[,;]|\.(?=\s+\D))\s+\S.*", re.IGNORECASE | re.DOTALL)
+SENTENCE = re.compile(r"\S+ .*\b[a-z]{2,}\b.*(?:[^\W\d_]{3,}|[0-9\"')])[.!]", re.DOTALL)  # not `at 10 p.m.`
+# Words in front of an answer
+STATED = re.compile(
+    r"(?:\b(?:is|are|was|were|has|have|had|equals?:?|[Aa]nswer:?|[Rr]esult:?)|=|\b(?:[Aa]bout|[Aa]round|[Rr]oughly"
+    r"|[Aa]pproximately|[Aa]pprox\.|[Aa]lmost|[Nn]early))[\s\"'$]*\Z"
+)
+BARRED = re.compile(r"[(\[{][^)\]}]*\|")  # P(A|B)
 LONG = 80  # characters from which a text is none that a completion repeats word for word
 ANOTHER = "1234567.7654321", "\N{REPLACEMENT CHARACTER}"  # gold answers that no text claims: a number, a text
 WORD_FOR_WORD = ""  # instead of what is given back
@@ -49,11 +64,11 @@ class Refused(NamedTuple):
     def __str__(self) -> str:
         """Say it in a sentence's words.
 
-        >>> print(Refused(2, 80, {"A. 1": "A", "x = 1\\ny = 2": ""}))
-        2 of 80 gold answers are not accepted as completions give them: "A" for "A. 1", "x = 1 y = 2" but word for word
+        >>> print(Refused(1, 80, {"x = 1\\ny = 2": ""}))
+        1 of 80 gold answers is not accepted as completions give it: "x = 1 y = 2" (accepted only word for word)
         """
         shown = [
-            f'"{shorten(gold, 40)}" but word for word'
+            f'"{shorten(gold, 40)}" (accepted only word for word)'
             if given == WORD_FOR_WORD
             else f'"{shorten(gold, 40)}" itself'
             if given == gold
@@ -70,14 +85,14 @@ def try_golds(task: Task, rows: Sequence[Mapping[str, Any]], exact: bool = False
     """Give back the gold answers of these rows to the run's judge.
 
     At most MOST different ones are tried, and at most for SECONDS: the user's judge may be slow. Where it raises,
-    nothing is said here.
+    nothing is said here; nor where the user's judge accepts none, since it judges by something else.
 
     Args:
+        rows: with the gold `answer`; a `question` shows whether it has choices.
         exact: True if a reward compares answers character by character.
     """
     known, refused, tried, begun = dict[Any, str | None](), dict[str, str](), 0, time.monotonic()
-    wrong = _count_choices(rows)
-    count = 0
+    said, count = _said_by_column(rows), 0
     for row in rows:
         golds = alternatives(row.get("answer"))
         if not golds:
@@ -86,20 +101,24 @@ def try_golds(task: Task, rows: Sequence[Mapping[str, Any]], exact: bool = False
         if key not in known:
             if len(known) >= MOST or time.monotonic() - begun > SECONDS:
                 continue
-            known[key] = _refused(task, row, golds, exact, wrong)
+            known[key] = _refused(task, row, golds, exact, said)
         tried += 1
         if (given := known[key]) is not None:
             count += 1
             if len(refused) < 3:
                 refused.setdefault(golds[0], given)
+    if task.judge and count == tried > 1:
+        return Refused(0, tried, {})
     return Refused(count, tried, refused)
 
 
-def _refused(task: Task, row: Mapping[str, Any], golds: Sequence[str], exact: bool, choices: bool) -> str | None:
+def _refused(
+    task: Task, row: Mapping[str, Any], golds: Sequence[str], exact: bool, said: Mapping[str, str]
+) -> str | None:
     """Return what is wrong when it is given back for a row; None if one alternative is right in each way."""
     first = None
     for gold in golds:
-        ways = [gold, *(_said(gold, choices) if task.judge is None else ())]
+        ways = [gold, *(_said(gold, said) if task.judge is None else ())]
         wrong = next((way for way in ways if way == WORD_FOR_WORD or not _is_right(task, way, row, gold, exact)), None)
         if wrong is None:
             return None
@@ -116,32 +135,52 @@ def _is_right(task: Task, given: str, row: Mapping[str, Any], gold: str, exact: 
     return right and not (exact and given == gold and not is_gold(task.answer(texts[0]), gold))
 
 
-def _said(gold: str, choices: bool) -> Iterator[str]:
+def _said(gold: str, by_column: Mapping[str, str]) -> Iterator[str]:
     """Yield what a completion would say for a gold answer that reads badly: a part, or what the rule reads in it."""
-    if choices and (choice := CHOICE.fullmatch(gold)):
-        yield choice[1]
-    elif gold.startswith("{'") and "':" in gold:  # an object as Python writes it
-        yield WORD_FOR_WORD
+    if gold in by_column:
+        yield by_column[gold]
     elif LIST.fullmatch(gold):
         items = ["".join(item) for item in ITEM.findall(gold)]
-        if "'" in gold or any(one != two and one in two for one in items for two in items):  # else it may be JSON
+        # alternatives, one within another; else it may be JSON, or what a program prints; NumPy writes no commas
+        if "' '" in gold or any(one != two and f" {one} " in f" {two} " for one in items for two in items):
             yield from items
-    elif "|" in gold.strip("|") and kind_of(gold) == "text" and "\n" not in gold:
+    elif "|" in gold.strip("|") and kind_of(gold) == "text" and "\n" not in gold and not BARRED.search(gold):
         yield from filter(None, map(str.strip, gold.split("|")))
     elif "\n" in gold:
         if not (rewritten_json(gold) or any(find_answer(gold, mark) for mark in ("boxed", "final", "xml"))):
             yield WORD_FOR_WORD
-    elif kind_of(gold) == "text" and not grade(f"The answer is {gold}.", gold).right:
-        said = [text for other in ANOTHER if (text := grade(gold, other, "text").read) and text != gold]
-        said = [text for text in said if kind_of(text) != "text" or len(text) == 1 or gold.endswith(".")]
-        if said and not any(grade(text, gold, "text").right for text in said):
-            yield said[0]
-        elif len(gold) > LONG and not said:
+    elif yes := YES.fullmatch(gold):
+        yield yes[1]
+    elif kind_of(gold) == "text":
+        number, text = (read if read != gold else "" for read in (grade(gold, one, "text").read for one in ANOTHER))
+        is_sentence = SENTENCE.fullmatch(gold)
+        if not (number and (is_sentence or STATED.search(gold.rpartition(number)[0]))):
+            number = ""
+        if not (text and is_sentence) or grade(f"The answer is {gold}.", gold).right:
+            text = ""
+        if number or text:
+            yield from [] if any(grade(one, gold, "text").right for one in (number, text) if one) else [number or text]
+        elif len(gold) > LONG and not grade(f"The answer is {gold}.", gold).right:
             yield WORD_FOR_WORD
 
 
-def _count_choices(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """True if most gold answers are a letter with its choice, such as `A. 1`, and the letters differ."""
-    golds = [gold for row in rows[:MOST] for gold in alternatives(row.get("answer"))[:1]]
-    letters = [choice[1] for gold in golds if (choice := CHOICE.fullmatch(gold))]
-    return len(letters) > len(golds) / 2 and len(set(letters)) > 1
+def _said_by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what completions would say for gold answers that most others are like.
+
+    These are letters or numbers with their choices, if there are several, from A, 0 or 1 on; and objects as Python
+    writes them, which may be what programs print where others differ.
+    """
+    golds, choices = set[str](), dict[str, str]()
+    for row in rows[:MOST]:
+        for gold in alternatives(row.get("answer"))[:1]:
+            golds.add(gold)
+            if (choice := CHOICE.fullmatch(gold)) and (
+                not INITIAL.match(gold) or len(set(OFFERED.findall(str(row.get("question", ""))))) > 1
+            ):
+                choices[gold] = choice[1] or choice[2]
+    signs = {sign.upper() for sign in choices.values()}
+    series = ["ABCDEFGHIJ"[: len(signs)], *("0123456789"[first : first + len(signs)] for first in (0, 1))]
+    if len(choices) > len(golds) / 2 and signs in map(set, series) and len(signs) > (2 if "1" in signs else 1):
+        return choices
+    objects = [gold for gold in golds if gold.startswith("{'") and "':" in gold]
+    return dict.fromkeys(objects if len(objects) >= len(golds) / 2 else (), WORD_FOR_WORD)

@@ -26,8 +26,8 @@ _POINTS = re.compile(
 _NO_POINTS = re.compile(r"[^0-9]*(?:[0-9]+(?:,[0-9]{3})*\.(?![0-9]{3}$)[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+\.[0-9]+)")
 # Delimiters of a formula, and bold or italic type of Markdown
 _WRAPPED = re.compile(
-    r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]|\*\*\*([^*]+)\*\*\*|\*\*([^*]+)\*\*|\*([^*]+)\*"
-    r"|__([^_]*[0-9][^_]*)__|<(?:b|strong)>([^<]+)</(?:b|strong)>",
+    r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]|\*\*\*([^*]+)\*\*\*|\*\*([^*]+)\*\*"
+    r"|\*(?![\s.])([^*]*[^*\s])\*|__([^_]*[0-9][^_]*)__|<(?:b|strong)>([^<]+)</(?:b|strong)>",
     re.DOTALL,
 )
 MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
@@ -35,6 +35,7 @@ _THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")  # a s
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not separate thousands, or further lines
 _ANSWER = re.compile(r"[#* ]*(?:final )?answer[:* ]*\n(.*)", re.IGNORECASE | re.DOTALL)  # after ####: a heading of it
 _HEADING = re.compile(r"\s*[^\W\d_][^\n]*\n\s*\S")  # after ####: a line that begins with a word, above a text
+_NAMED = re.compile(r"\W*(?:steps?|(?:final )?answer|solution|explanation|reasoning|proof|notes?)\b", re.IGNORECASE)
 
 
 class Written(float):
@@ -193,7 +194,10 @@ def _notation(texts: Iterable[str | None]) -> str:
     written = [text.strip() for text in texts if text]
     spaced = [text for text in written if _SPACES.fullmatch(text)]
     points = any(map(_POINTS.fullmatch, written)) and not any(map(_NO_POINTS.fullmatch, written))
-    return "." * points + " " * (bool(spaced) and all(map(_SPACED.fullmatch, spaced)))
+    # 101 110, 012 345 and 255 128 000 may be digits, or several numbers
+    are_numbers = all(_SPACED.fullmatch(text) and text.lstrip("-+\u2212")[0] != "0" for text in spaced)
+    are_thousands = are_numbers and any(re.match("[^0-9]*[0-9]{1,2} ", text) for text in spaced)
+    return "." * points + " " * are_thousands
 
 
 def _cleaned(text: str | None, mark: str | None, notation: str = "") -> str | None:
@@ -221,16 +225,19 @@ def _cleaned(text: str | None, mark: str | None, notation: str = "") -> str | No
 def _after_hashes(text: str) -> str | None:
     """Extract the answer after the last `####` that is no heading by GSM8K's rule; commas in `1, 2`, `(1, 200)` stay.
 
-    A heading of Markdown is a line of words above a text.
+    A heading of Markdown is a line of words above a text, one of several or with a usual name: `#### yes` above an
+    explanation is an answer.
     """
-    parts = text.split("####")
-    for part in reversed(parts[1:]):
-        if heading := _ANSWER.fullmatch(part):
-            part = heading[1]
-        if (part := part.lstrip("#")).strip() and not _HEADING.match(part):
-            answer = part.strip()
-            return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(f"####{part}")
-    return "" if len(parts) > 1 and not any(map(str.strip, parts[1:])) else None
+    _, *parts = text.split("####")
+    parts = [heading[1] if (heading := _ANSWER.fullmatch(part)) else part.lstrip("#") for part in parts]
+    if not any(map(str.strip, parts)):
+        return "" if parts else None
+    above = [part for part in parts if part.strip() and not (_HEADING.match(part) and _NAMED.match(part))]
+    answers = above if len(above) == 1 else [part for part in above if not _HEADING.match(part)]
+    if not answers:
+        return None
+    answer = answers[-1].strip()
+    return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(f"####{answers[-1]}")
 
 
 def reasoning_before(solution: Any) -> str:

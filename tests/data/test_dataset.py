@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from grpo.core.errors import UserError
 from grpo.core.settings import ScriptArguments
 from grpo.data import dataset
+from grpo.data.findings import ASKED, canonical
 from grpo.data.sources import load_source, take_split
 from grpo.task import Task, prompts
 from grpo.task.prompts import THINK, XML
@@ -50,7 +51,7 @@ def sums(count, answer="#### {}", **columns):
 
 
 def asked(rows):
-    return Dataset.from_list([{**row, "prompt": row["question"]} for row in rows])
+    return Dataset.from_list([{**row, ASKED: row["question"]} for row in rows])
 
 
 def make(*cells, **columns):
@@ -193,12 +194,12 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
         return
     train, held_out = data.train.to_list(), data.held_out.to_list()
     assert len(train) + len(held_out) + data.unusable + data.overlap + data.too_long == len(rows)
-    different = len({dataset.canonical(row["question"]) for row in [*train, *held_out]})
+    different = len({canonical(row["question"]) for row in [*train, *held_out]})
     assert train and (limit or len(held_out) == max(1, min(samples or len(rows), different // 4)))
     for row in [*train, *held_out]:
         assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.ask(row["question"])
         assert row["answer"] and (limit is None or row in held_out or len(row["prompt"]) <= limit)
-    texts = [{dataset.canonical(row["question"]) for row in some} for some in (train, held_out)]
+    texts = [{canonical(row["question"]) for row in some} for some in (train, held_out)]
     assert (
         not texts[0] & texts[1]
         and len(texts[1]) == len(held_out)
@@ -254,6 +255,24 @@ def test_conversations_are_the_same_as_a_whole_not_by_their_last_message():
     talks = [[{"role": "user", "content": f"topic {number}"}, REPLY, USER] for number in range(12)]
     data = load([{"prompt": talk, "answer": "7"} for talk in talks])
     assert data.overlap == 0 and len(data.train) == 9
+
+
+def told(system, question):
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]
+
+
+@pytest.mark.parametrize("task", [Task(XML), Task(THINK), Task(dataclasses.replace(XML, system_apart=False))])
+def test_a_system_message_is_part_of_the_question_unless_all_rows_share_it(task, write_jsonl):
+    documents = [{"prompt": told(f"Lea has {n} pens.", "How many?"), "answer": n} for n in range(40)]
+    data = load(documents, task=task)
+    assert (len(data.train), len(data.held_out), data.overlap) == (30, 10, 0)
+    assert "repeats" not in {check.name for check in data.checks}
+    answers = data.held_out["answer"][:]
+    assert answers != list(map(str, range(10))) and answers == load(documents).held_out["answer"][:]
+    rows = [{"prompt": told("Be brief.", f"{n} + 1?"), "answer": n + 1} for n in range(9)]
+    for ask in (lambda question: told("Be exact.", question), str):
+        held_out = write_jsonl([{"prompt": ask("3 + 1?"), "answer": 4}, {"prompt": ask("8 + 8?"), "answer": 16}])
+        assert load(rows, task=task, eval_dataset_name=held_out).overlap == 1
 
 
 def test_a_source_with_the_split_holds_out_a_sample_of_it():

@@ -503,7 +503,13 @@ BESIDE = [  # files of a directory, and what is said of them
     (["a.csv", "more/b.feather", "c.zip"], "c.zip, more/b.feather in folder are not read"),
     (["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"], "train-00001-of-00003.parquet is missing"),
     (["data/train_1_of_3.csv", "data/train_3_of_3.csv"], "train_2_of_3.csv is missing"),
-    (["a_0.jsonl", "a_1.jsonl", "a_3.jsonl"], "a_2.jsonl is missing"),
+    (["part_0.jsonl", "part_1.jsonl", "part_3.jsonl"], "part_2.jsonl is missing"),
+    (["Train-Shard1.csv", "Train-Shard2.csv", "Train-Shard4.csv"], "Train-Shard3.csv is missing"),
+    (["v1.jsonl", "v2.jsonl", "v4.jsonl"], ""),
+    (["2024-01-01.jsonl", "2024-01-03.jsonl", "2024-01-04.jsonl"], ""),
+    (["level0.jsonl", "level1.jsonl", "level2.jsonl", "level5.jsonl"], ""),
+    (["train_2019.jsonl", "train_2021.jsonl", "train_2022.jsonl"], ""),
+    (["a.jsonl", "a.jsonl.md5", "SHA.sha256", "a.jsonl.dvc"], ""),
     (["a.jsonl", "README.md", "LICENSE", "make.py", "plot.png", ".git/x.bin"], ""),
     (["2019.csv", "2021.csv"], ""),
     (["train-00000-of-00001.parquet"], ""),
@@ -523,6 +529,35 @@ def test_one_part_of_several_is_said_to_be_one():
     Path("r-00000-of-00002.jsonl").write_text(LINES)
     (found,) = sources.about_files("r-00000-of-00002.jsonl", "dataset_name")
     assert found.finding == "r-00000-of-00002.jsonl is one of 2 files" and "name their directory" in found.remedy
+
+
+@pytest.mark.parametrize("beside", ["train.jsonl.md5", "train.jsonl.sha256", "train.jsonl~", "train.jsonl.dvc"])
+def test_a_file_beside_the_rows_that_is_named_like_them_is_not_read(beside):
+    Path("folder").mkdir()
+    Path("folder", "train.jsonl").write_text(LINES)
+    Path("folder", beside).write_text("d41d8cd98f00b204e9800998ecf8427e  train.jsonl")
+    assert len(sources.load_source("folder")["train"]) == LINES.count("question")
+
+
+ARCHIVES = [  # files of a zip archive, and what is said
+    (["rows.csv"], ""),
+    (["LICENSE", "data/", "data/rows.csv", "__MACOSX/._rows.csv", ".DS_Store"], ""),
+    (["train.csv", "test.csv"], "it holds train.csv, test.csv; unpack it, and name one file, or their directory"),
+    (["a.txt", "b.txt"], "it holds a.txt, b.txt; unpack it"),
+    ([], "it holds no file; unpack it"),
+]
+
+
+@pytest.mark.parametrize(("names", "said"), ARCHIVES)
+def test_an_archive_is_read_if_it_holds_one_file_of_rows(names, said):
+    with zipfile.ZipFile("rows.csv.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, "question,answer\n2 + 2?,4\n" if name.endswith("s.csv") else "")
+    if said:
+        with pytest.raises(UserError, match=said):
+            sources.load_source("rows.csv.zip")
+    else:
+        assert sources.load_source("rows.csv.zip")["train"] == [{"question": "2 + 2?", "answer": "4"}]
 
 
 PAIRS = [  # files of a directory, of which `datasets` would read some

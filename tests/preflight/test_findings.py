@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from grpo.core.errors import UserError
-from grpo.data import dataset
+from grpo.data import findings
+from grpo.data.findings import canonical
 
 
 def sums(count=40, **columns):
@@ -27,10 +28,10 @@ def file_of(text, name="r.csv"):
 def test_held_out_questions_are_different_ones(plan):
     rows = [row | {"question": row["question"] + " " * copy} for row in sums(40) for copy in range(8)]
     data = plan(rows=rows).data
-    asked = [dataset.canonical(question) for question in data.held_out["question"]]
+    asked = [canonical(question) for question in data.held_out["question"]]
     assert len(asked) == len(set(asked)) == 10 and len(data.train) == 240 and data.overlap == 70
     again = plan(rows=sums(40)).data
-    assert {dataset.canonical(one) for one in again.held_out["question"]} == set(asked)  # copies change no draw
+    assert {canonical(one) for one in again.held_out["question"]} == set(asked)  # copies change no draw
 
 
 def test_copies_in_a_test_split_count_once(plan, write_jsonl, table):
@@ -44,7 +45,8 @@ def test_copies_in_a_test_split_count_once(plan, write_jsonl, table):
 def test_repeated_questions_are_counted_without_a_warning_of_an_overlap(table):
     checks = table(rows=sums(40) * 3 + [{"question": "What is 1 + 1?", "answer": "5"}])
     assert checks["repeats"].finding.startswith("81 of 121 training rows repeat a question of another row; 40 are")
-    assert checks["overlap"].status == "ok" and "1 training question with different" in checks["conflicts"].finding
+    assert checks["overlap"].status == "ok" and checks["overlap"].finding.startswith("dropped 2")
+    assert "1 training question with different" in checks["conflicts"].finding
     assert "repeats" not in table(rows=sums(40))
 
 
@@ -52,6 +54,14 @@ def test_several_solutions_of_a_problem_are_one_answer(table):
     rows = [row | {"answer": f"{way}\n#### {row['answer']}.0"} for row in sums(40) for way in ("Add.", "Double it.")]
     checks = table(rows=rows)
     assert "repeats" in checks and "conflicts" not in checks
+
+
+def test_conflicts_are_compared_up_to_a_limit(table, monkeypatch):
+    monkeypatch.setattr(findings, "MOST_COMPARED", 10)
+    compared = []
+    monkeypatch.setattr(findings, "same_answer", lambda one, other: compared.append(one))
+    found = table(rows=sums(40) + [row | {"answer": "x"} for row in sums(40)])["conflicts"].finding
+    assert len(compared) == 10 and found.startswith("at least 10 training questions with different gold answers")
 
 
 # --- Rows
@@ -139,6 +149,9 @@ TEMPLATES = [
     "USER: {} ASSISTANT:",
     "Human: {}\n\nAssistant: ",
     "[|Human|]{}\n[|AI|]",
+    "<s>{}",
+    "{}</s>",
+    "<user>{}<assistant>",
     "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT]{}",
 ]
 PLAIN = [
@@ -147,6 +160,13 @@ PLAIN = [
     "What does `a[i] | b` do in {}?",
     "<b>{}</b>",
     "{}\n### Hints\nAdd.",
+    "{}\n### Output:",
+    "<user><name>Lea</name><says>{}</says></user>",
+    "Read <system>{}</system>.",
+    "{} It was <s>3</s>",
+    "<s>3</s> 4 {}",
+    "[|1; 2|] {}",
+    "Press [|space|]. {}",
     "{}\nAnswer:",
 ]
 
@@ -165,7 +185,10 @@ def test_special_tokens_of_the_model_are_marks_too_and_those_in_gold_answers(tab
 
     rows = sums()
     rows[0]["question"] += "@@turn@@"
-    assert "1 of 40 questions with the mark @@turn@@" in table(rows=rows, edit=edit)["templates"].finding
+    assert "templates" not in table(rows=rows, edit=edit)  # somebody may ask what it means
+    for row in rows[1:3]:
+        row["question"] += "@@turn@@"
+    assert "3 of 40 questions with the mark @@turn@@" in table(rows=rows, edit=edit)["templates"].finding
     rows = [row | {"answer": row["answer"] + "<|im_end|>"} for row in sums()]
     assert "40 of 40 gold answers with the mark <|im_end|>" in table(rows=rows)["templates"].finding
 
@@ -196,6 +219,7 @@ STRAY = {  # the gold answers of 40 rows, and those that stand for none
         lambda n: "notfound" if n % 4 == 0 else f"Person {'abcdefghij'[n % 10]}{'klmn'[n // 10]}",
         '"notfound" 10',
     ),
+    "no solution": (lambda n: "no solution" if n % 4 == 0 else numbers(n), '"no solution" 10, or do they mean it?'),
     "numbers": (numbers, ""),
     "labels": (lambda n: ["spam", "ham", "unknown"][n % 3], ""),
     "signs": (lambda n: "+-="[n % 3], ""),
@@ -212,6 +236,29 @@ def test_gold_answers_that_stand_for_none_are_named(name, table):
     gold, said = STRAY[name]
     found = table(rows=[row | {"answer": gold(n)} for n, row in enumerate(sums())]).get("no answer")
     assert bool(found) is bool(said) and (not found or said in found.finding), found
+    words = ("unknown", "proof", "names", "no solution")
+    assert not found or found.status == ("ok" if name in words else "warning")
+    assert not found or "unless they mean it" in found.remedy
+
+
+def test_both_tables_are_looked_through_and_named(table, write_jsonl):
+    held_out = [row | {"question": f"{row['question']} Now."} for row in sums()]
+    odd = write_jsonl(
+        [row | {"answer": "-" if n == 3 else f"There are {n} boxes."} for n, row in enumerate(held_out)], "odd.jsonl"
+    )
+    checks = table(rows=sums(), eval_dataset_name=odd)
+    assert '1 of 40 gold answers of the held-out rows may stand for none: "-" 1' in checks["no answer"].finding
+    assert checks["given back"].finding.startswith("held-out rows: 39 of 40 gold answers are not accepted")
+
+
+def test_a_judge_that_reads_another_column_is_warned_of_once(table):
+    Path("mine.py").write_text("def judge(text, row): return str(row['total']) in text\n")
+    rows = [row | {"total": f"sum {n}"} for n, row in enumerate(sums())]
+    given = {"rewards": ["judge_reward_func", "soft_format_reward_func"], "judge": "mine.judge"}
+    checks = table(rows=rows, allow_custom_rewards="true", **given)
+    warned = [name for name, check in checks.items() if check.status != "ok"]
+    assert set(warned) & {"given back", "judge", "reward judge", "all rewards"} == {"judge"}
+    assert "unless it judges by other columns" in checks["judge"].remedy
 
 
 @pytest.mark.parametrize("gold", ["yes", "7", ["Paris", "paris."]])

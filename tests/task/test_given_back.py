@@ -28,6 +28,8 @@ SOUND = [
     *("World War 2", "Apollo 11", "Not enough information", "unknown", "none of the above", "John, Paul and Ringo"),
     *('{"shop": "Ada", "total": 5.70}', '["Ann", "Ben"]', "SELECT name FROM t WHERE id = 3", "H2O", "print('hi')"),
     *("(f'(1), f'(2))", "|x| + 1", "We add.\nAnswer: 6", '{\n  "a": 1}'),
+    *("May 1, 2024", "3. Oktober", "1. FC Köln", "Symphony No. 5 in C minor", "Mambo No. 5", "No. 5", "50 Cent"),
+    *("['a', 'b']", '["aa", "a"]', "('a', 'b')", "P(A|B)", "E. coli", "Washington, D.C.", "at 10 p.m.", "3 - 2"),
     *("The Lord of the Rings: The Return of the King", "3 hours and 20 minutes", "6 or 7", "50 %"),
 ]
 UNSOUND = {  # gold answers, and what is wrong when a completion gives it
@@ -40,6 +42,14 @@ UNSOUND = {  # gold answers, and what is wrong when a completion gives it
     "['Ann' 'Ben']": "Ann",  # as NumPy writes them
     "There are 2 boxes. Therefore, she has 6 pens.": "6 pens",
     "The answer is 42": "42",
+    "She has 3 pens.": "3 pens",
+    "Lea has 3 pens": "3 pens",
+    "She has three pens.": "three pens",
+    "about 3": "3",
+    "approximately 5 km": "5 km",
+    "3|3 pens": "3",
+    "Yes, it is.": "Yes",
+    "No, it is a weed.": "No",
     "equals: 6": "6",
     '="006"': "006",
     "The capital is Paris.": "Paris",
@@ -64,11 +74,32 @@ def test_a_gold_answer_that_completions_cannot_meet_is_named(gold):
     assert refused == Refused(2, 4, {gold: UNSOUND[gold]})
 
 
-def test_letters_with_their_choices_are_named_if_they_are_that():
-    rows = of("A. 1", "B. 2", "C) x", "7")
-    assert try_golds(Task(XML), rows).examples == {"A. 1": "A", "B. 2": "B", "C) x": "C"}
-    names = of("A. Lincoln", "Paris", "J. Smith", "Rome")
-    assert try_golds(Task(XML), names).rows == 0
+CHOICES = {  # gold answers, and what completions say for them; none if they are none
+    "points": ({"A. 1": "A", "B. 2": "B", "C) x": "C", "7": None}, ""),
+    "dashes": ({"A - iron": "A", "B - wood": "B"}, ""),
+    "brackets": ({"[A] 3": "A", "[B] 4": "B"}, ""),
+    "small letters": ({"a) iron": "a", "b) wood": "b"}, ""),
+    "numbers": ({"1. iron": "1", "2. wood": "2", "3. wool": "3"}, ""),
+    "words": ({"option A": "A", "option B": "B"}, ""),
+    "offered": ({"A. iron": "A", "B. wood": "B"}, "Which is it?\nA. iron\nB. wood"),
+    "names": ({"A. Lincoln": None, "Paris": None, "J. Smith": None, "Rome": None}, ""),
+    "bacteria": ({"A. baumannii": None, "B. subtilis": None, "C. elegans": None}, "Which is it?"),
+    "dates": ({"1. Mai": None, "3. Oktober": None, "24. Dezember": None}, ""),
+    "clubs": ({"1. FC Köln": None, "1. FC Nürnberg": None}, ""),
+    "scores": ({"1 - 0": None, "2 - 1": None, "3 - 0": None}, ""),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_letters_with_their_choices_are_named_if_they_are_that(name):
+    said, question = CHOICES[name]
+    refused = try_golds(Task(XML), [row | {"question": question} for row in of(*said)])
+    assert refused.examples == {gold: sign for gold, sign in said.items() if sign}
+
+
+def test_what_programs_print_is_sound_though_objects_alone_are_not():
+    mixed = of("{'a': 1}", "['xx', 'y']", "[('x', 1)]", "'xx'", "7", "True")
+    assert try_golds(Task(XML), mixed).rows == 0
 
 
 def test_the_users_judge_gets_the_row_and_must_accept_its_own_gold_answer():
@@ -78,6 +109,8 @@ def test_the_users_judge_gets_the_row_and_must_accept_its_own_gold_answer():
     rows = [{"answer": "6", "unit": "6"}, {"answer": "6", "unit": "km"}, {"answer": None, "unit": ""}]
     refused = try_golds(Task(XML, judge=is_right), rows)
     assert (refused.rows, refused.tried) == (1, 2)
+    # it may read another column
+    assert try_golds(Task(XML, judge=lambda text, row: row["unit"] in text), rows[1:2] * 9).rows == 0
     # what reads badly to the lenient rule is its own matter
     assert try_golds(Task(XML, judge=lambda text, row: row["answer"] in text), of(*UNSOUND)).rows == 0
 
@@ -87,7 +120,7 @@ def test_a_judge_that_raises_or_is_slow_is_no_finding(monkeypatch):
     monkeypatch.setattr(given_back, "SECONDS", 0.02)
     slow = Task(XML, judge=lambda text, row: time.sleep(0.01) or False)
     refused = try_golds(slow, of(*map(str, range(100))))
-    assert refused.rows == refused.tried < 10
+    assert 1 < refused.tried < 10
 
 
 def test_exact_rewards_must_read_it_in_the_format():

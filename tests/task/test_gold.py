@@ -76,6 +76,10 @@ def test_a_cell_is_searched_once_for_each_mark(values, looked, monkeypatch):
         (["<think><answer>7</answer></think><answer>6</answer>"] * 2, "xml", ["6", "6"]),
         ([r"<think>\boxed{7}</think>\boxed{6}", r"\boxed{7}, no: \boxed{6}"], "xml", ["6", "6"]),
         (["#### Step 1\nWe add.", "#### Step 2\nSo 6."], "xml", ["#### Step 1\nWe add.", "#### Step 2\nSo 6."]),
+        (["#### yes\nBecause it is.", "We see.\n#### Paris\n\nReason: it is"], "xml", ["yes", "Paris"]),
+        (["#### Step 1\nAdd.\n#### yes\nIt is.", "#### 6\n#### Explanation\nWe add.", "#### Adding\nSo.\n#### 7"],
+         "xml", ["yes", "6", "7"]),
+        (["*.py*", "* x *", "*", "*-6*", "*Hi!*"], "xml", ["*.py*", "* x *", "*", "-6", "Hi!"]),
         ([r"$\frac{1}{2}$", r"\(x+1\)", "$5$", "$", "$x$ or $y$"], "xml",
          [r"\frac{1}{2}", "x+1", "5", "$", "$x$ or $y$"]),
     ],
@@ -89,6 +93,10 @@ NUMBERS = [  # columns in several countries' notation, and their numbers
     (["7'404", "7\u2019404.50", "12"], ["7404", "7404.50", "12"]),
     (["7 404", "12 500,5", "12"], ["7404", "12500.5", "12"]),
     (["-1 234", "$7 404"], ["-1234", "7404"]),
+    (["250 000", "7 404", "7 000"], ["250000", "7404", "7000"]),
+    (["101 110", "100 001"], ["101 110", "100 001"]),  # binary digits
+    (["255 128 000", "100 200 300"], ["255 128 000", "100 200 300"]),
+    (["012 345", "7 404"], ["012 345", "7 404"]),
     (["7,404.50", "1,234,567", "12.5"], ["7404.50", "1234567", "12.5"]),
     (["7.404", "12.500"], ["7.404", "12.500"]),  # may be decimals
     (["7.404,50", "12.5"], ["7.404,50", "12.5"]),  # of two countries
