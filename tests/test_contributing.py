@@ -70,7 +70,7 @@ def never_works(completions, **kwargs):
 @pytest.mark.slow
 def test_each_appears_everywhere(patched, tmp_path):
     rows = (DEMO / "train.jsonl").read_text(encoding="utf-8").splitlines()[:40]
-    (tmp_path / "rows.jsonl").write_text("\n".join([*rows, *rows[:2]]) + "\n", encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     (patched / "mine.py").write_text(REWARDS)
     settings = TINY | LEARNS | {"dataset_name": str(tmp_path / "rows.jsonl"), "eval_samples": "6", "eval_every": "1"}
     settings |= {"allow_custom_rewards": "true", "logging_steps": "1", "max_samples": None, "save_steps": "1"}
@@ -117,8 +117,7 @@ def test_each_appears_everywhere(patched, tmp_path):
     assert "max_answer_length: 2 | None" in shown["compare"]
 
     # The check
-    assert "2 training rows with the question of another one" in shown["run"]
-    assert "keep one row of each question" in shown["dry"]
+    assert "0 training rows with more than 2,000 characters in the question" in shown["dry"]
 
     # The fault
     said = "it returned -1e+09; return None where there is no value"
