@@ -90,8 +90,6 @@ PACKAGES = {name: f"hides the package {name}" for name in ("datasets", "torch", 
     ("start", "module", "what"),
     [
         *(("the script", *item) for item in {**PYTHONS, **PACKAGES}.items()),
-        # Not installed, but asked for, and imported where it can be
-        *(("the script", name, f"is taken for the package {name}") for name in ("vllm", "flash_attn", "bitsandbytes")),
         *(("a tool", name, PYTHONS[name]) for name in ("random", "typing", "ast", "dataclasses")),
         ("a tool", "packaging", "hides the package packaging"),
     ],

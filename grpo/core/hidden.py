@@ -31,7 +31,6 @@ class Watch:
         named = {os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder}
         folders = {os.path.abspath(folder) for folder in (*sys.path[:1], "")} - named
         self.folders = [folder for folder in folders if not _has_packages(folder)]
-        self.probed: set[str] = set()  # optional packages: a library has asked whether they are installed
         self.ends = False
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> None:
@@ -50,8 +49,7 @@ class Watch:
         is_ours = any(os.path.abspath(importer).startswith(os.path.join(HOME, each, "")) for each in OURS)
         if not is_ours and (not importer or self._is_users(os.path.abspath(importer))):
             return
-        if probes:
-            self.probed |= set() if is_ours else {name}
+        if probes:  # a library asks whether a package is installed
             return
         others = [
             each for each in map(os.path.abspath, sys.path) if each not in self.folders and not _is_shipped(each)
@@ -60,12 +58,6 @@ class Watch:
             self._refuse(f"{found} hides Python's own {name}")
         elif name in OURS or _place(PathFinder.find_spec(name, others)):
             self._refuse(f"{found} hides the package {name}")
-        elif name in self.probed or (
-            not is_ours and name in {each.partition(".")[0] for each in frame.f_code.co_names}
-        ):
-            # Optional, and not installed. Names that the code does not contain are the user's, as those in pickles;
-            # ours contains rewards
-            self._refuse(f"{found} is taken for the package {name}")
 
     def _is_users(self, file: str) -> bool:
         """True for a file whose folder is one of the user's, or that cannot be imported by its name."""
