@@ -18,7 +18,7 @@ from grpo.core.text import shorten
 from grpo.core.versions import commit, versions
 from grpo.results.readers import known_record, read_record
 from grpo.runs import checkpoints
-from grpo.runs.source import REST, without_rest
+from grpo.runs.source import OF_SCRIPT, REST, without_rest
 
 # What the processes of one run compare, besides settings, sources and versions
 FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows"}
@@ -119,7 +119,9 @@ def measure_of(facts: dict[str, Any]) -> dict[str, Any]:
     These are the questions and the columns that rewards and judge read, the code of rewards and judge, the prompt and
     its tokens, the model's configuration, and the settings of answering and grading.
     """
-    sources = {key: value for key, value in (facts.get("sources") or {}).items() if not key.startswith(REST)}
+    sources = {
+        key: text for key, text in (facts.get("sources") or {}).items() if not key.startswith((REST, OF_SCRIPT))
+    }
     trls = sources.pop(CHOOSER, OWN) != OWN
     for apart in (COLUMNS, WEIGHTS, "code of prepare"):  # held-out questions are as `prepare` made them
         sources.pop(apart, None)

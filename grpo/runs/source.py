@@ -29,6 +29,7 @@ FOLDER = "source"
 # Names in a script that are compared as settings and prompt; in HYPERPARAMETERS, calls such as `partial(f, low=1)` are
 # code, too
 SETTINGS, CALLS = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS"), "code in HYPERPARAMETERS"
+OF_SCRIPT = "script's code in "  # of files that no reward, judge or `prepare` uses
 REST = "rest of "  # begins the label of a file whose functions are compared one by one
 
 
@@ -39,8 +40,8 @@ class Source(NamedTuple):
         files: the contents of files, by name.
         code: the text of each function, by label; without those of libraries, and those that no file contains.
         hashes: what is compared, by a label for people: `code of` each function, with the definitions of its file
-            that it uses; `code in` each file of helpers, and in HYPERPARAMETERS; the `rest of` other files; the
-            `contents of` files whose names are in the code.
+            that it uses; `code in` each file of their helpers, and in HYPERPARAMETERS; the script's code in files that
+            it imports for itself; the `rest of` other files; the `contents of` files that functions or helpers name.
     """
 
     files: dict[str, bytes]
@@ -67,6 +68,7 @@ def read(
     """
     names: dict[Path, str] = {}
     used = _users_files(script, functions.values())
+    reached = {*_users_files(None, functions.values()), Path(rewards.__file__).resolve()}
     for path in (script, Path(rewards.__file__), *used, *([recipe] if recipe else [])):
         if path.is_file() and path.resolve() not in names:
             name = path.name if path.name not in names.values() else f"{path.parent.name}-{path.name}"
@@ -81,12 +83,13 @@ def read(
             homes |= {home} if home else set()
     for path, body in bodies.items():
         is_script = path == script.resolve()
-        label = f"{REST}the script" if is_script else f"{REST if path in homes else 'code in '}{names[path]}"
+        kind = REST if path in homes else "code in " if path in reached else OF_SCRIPT
+        label = f"{REST}the script" if is_script else f"{kind}{names[path]}"
         kept = _without_settings(body) if is_script else body
         hashes[label] = digest(*map(ast.unparse, kept[_has_docstring(kept) :]))
         if is_script:
             hashes[CALLS] = digest(*_calls_in(body, inline))
-        opened |= _named_files(kept, path.parent)
+        opened |= _named_files(kept, path.parent) if path in reached else {}
     bound = [getattr(function, "keywords", {}) for function in functions.values()]
     opened |= _files_among(_values_in([arguments, bound]), script.parent)
     hashes |= {f"contents of {name}": _hash_of_file(at) for name, at in opened.items()}
@@ -243,18 +246,22 @@ def _hash_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def _users_files(script: Path, functions: Iterable[Callable[..., Any]]) -> list[Path]:
-    """List the user's files that the script and the functions are in, or import from."""
-    home = script.resolve()
-    names = (script.name, home.name)  # to resolve the files of all modules would take most of a dry run's time
-    loaded = (module for module in list(sys.modules.values()) if str(getattr(module, "__file__", "")).endswith(names))
-    modules = [module for module in loaded if _file_of(module) == home][:1]
+def _users_files(script: Path | None, functions: Iterable[Callable[..., Any]]) -> list[Path]:
+    """List the user's files that the script, if any, and the functions are in, or import from."""
+    modules = _modules_of(script) if script else []
     modules += filter(None, (inspect.getmodule(_holder(function)) for function in functions))
     folders = {path.parent for module in modules if (path := _file_of(module)) and not is_of_a_library(str(path))}
     used: dict[Path, None] = {}
     for module in modules:
         _add_files(module, folders, used)
     return list(used)
+
+
+def _modules_of(script: Path) -> list[ModuleType]:
+    home = script.resolve()
+    names = (script.name, home.name)  # to resolve the files of all modules would take most of a dry run's time
+    loaded = (module for module in list(sys.modules.values()) if str(getattr(module, "__file__", "")).endswith(names))
+    return [module for module in loaded if _file_of(module) == home][:1]
 
 
 def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, None]) -> None:

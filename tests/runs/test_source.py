@@ -52,6 +52,16 @@ def test_files_are_the_script_its_own_imports_and_the_recipe(own):
     assert files["train_grpo.py"] == (ROOT / "train_grpo.py").read_bytes() and files["mine.yaml"] == b"seed: 1\n"
 
 
+def test_what_only_the_script_uses_is_no_code_of_the_rewards(own, monkeypatch):
+    """A callback's file, say: figures do not rest on it."""
+    Path("my_script.py").write_text("import my_callbacks\n")
+    Path("my_callbacks.py").write_text("TEXT = 'my_helpers.py'\n")
+    monkeypatch.setitem(sys.modules, "my_script", importlib.import_module("my_script"))
+    hashes = source.read(Path("my_script.py"), {"date": own.date}, None).hashes
+    assert {"script's code in my_callbacks.py", "code in my_helpers.py"} <= {*hashes}
+    assert "contents of my_helpers.py" not in hashes and "code in my_callbacks.py" not in hashes
+
+
 IMPORTED = {  # how a reward reaches a helper or a file, besides the imports at the top of its file
     "an import in the body": "from late import pay",
     "a module in the body": "import late",
