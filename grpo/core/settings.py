@@ -151,7 +151,6 @@ CLIPPED_BY_EPSILON = CLIPPED_OR_CISPO._replace(  # cispo has an upper end alone
 SAPO, VESPO = is_one_of("loss_type", "sapo"), is_one_of("loss_type", "vespo")
 KL = Condition("beta above 0", lambda settings: bool(settings["beta"]), "--beta 0.04")
 SYNCHRONIZED, ADAPTIVE = is_on("sync_ref_model"), is_on("use_adaptive_entropy")
-WHOLE_EPOCHS = is_one_of("max_steps", "-1")
 WARMS_UP = is_named(
     "lr_scheduler_type",
     "^(?!(constant|reduce_lr_on_plateau|greedy)$)",
@@ -412,7 +411,8 @@ TRL_SETTINGS = {
     "full_determinism": Setting(),
     "shuffle_dataset": Setting(change=CHECKPOINT),
     "max_steps": Setting(range=STEPS, change=LENGTH, aliases=("num_training_steps", "steps", "total_steps")),
-    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, needs=(WHOLE_EPOCHS,), aliases=("epochs",)),
+    # max_steps replaces it, as everywhere: a command line with both is no mistake
+    "num_train_epochs": Setting(range=ABOVE_0, default=1, change=LENGTH, aliases=("epochs",)),
     # Sampling
     "max_completion_length": Setting(
         range=AT_LEAST_1,

@@ -127,7 +127,6 @@ def test_target_modules_are_of_the_optimizers_that_read_them():
 
 
 WITHOUT = [  # flags, the first of which has no effect
-    "--num_train_epochs 2 --max_steps 5",
     "--save_steps 5 --save_strategy no",
     "--logging_steps 5 --logging_strategy epoch",
     "--eval_steps 5",
@@ -213,7 +212,7 @@ def test_a_command_line_that_spells_out_all_defaults_is_taken():
 @pytest.mark.parametrize(
     "flags",
     [
-        "--num_train_epochs 1 --max_steps 10",
+        "--num_train_epochs 2 --max_steps 10",
         "--eval_num_samples 1 --eval_samples 0",
         "--epsilon 0.2",
         "--optim sgd --adam_beta1 0.9",
