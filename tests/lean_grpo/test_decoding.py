@@ -229,7 +229,7 @@ def test_a_rollout_waits_and_records_seldom(policy, fake_gpu, monkeypatch):
     with decoding.Waits() as waits:
         tokens = rollout(policy, end=-1)
     assert {len(row) for row in tokens} == {200}
-    assert fake_gpu.recorded == 1 and len(reads) == 13
+    assert fake_gpu.recorded == 1 and len([shape for shape in reads if len(shape) == 2]) == 13  # of tokens
     assert waits.found == {"_local_scalar_dense": 1}  # transformers' look at the mask of the prompts
 
 
