@@ -701,7 +701,7 @@ def test_a_generate_of_its_own_is_obeyed(tmp_path, tokenizer, capsys, name):
 
 
 def changed(name, stock, wraps):
-    """A function in the place of a model's method, with an effect; it may pretend to be that method."""
+    """A function that replaces a model's method, with an effect; it may pretend to be that method."""
 
     def own(*args, **kwargs):
         found = stock(*args, **kwargs)
