@@ -52,7 +52,7 @@ class Rows(Protocol):
 def seal_record(settings: dict[str, Any], sources: dict[str, str], data: Rows, sharding: str) -> dict[str, Any]:
     """Return what a run and its figures rest on: part of each checkpoint's seal, and compared by its processes.
 
-    `run.json` has it, too; `check_weights` adds the weights, once they are loaded.
+    `run.json` has it, too; `Run.begin_with` adds the model, once it is loaded.
 
     Args:
         sharding: the run's way, as `processes.sharding` names it.

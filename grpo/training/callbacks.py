@@ -59,9 +59,8 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
-    rows = data.counts() | {
-        "fingerprint": resume.hash_of_rows(data.train, ("question", "answer"))
-    }  # without the prompt around it
+    without_prompt = resume.hash_of_rows(data.train, ("question", "answer"))
+    rows = data.counts() | {"fingerprint": without_prompt}
     trainer.wandb_id = trackers.wandb_id(run.args)
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
     run.begin(**record, data=rows, perfect=perfect, **tracked)
