@@ -21,16 +21,18 @@ import sys
 
 if __name__ == "__main__":  # --help, --version: before libraries that take seconds
     try:
-        from grpo.config.begin import begin
+        from grpo import unhandled  # noqa: F401 - failures of the next imports are one line
     except ImportError as error:
         reason = str(error)  # a module beside this file hides another
-        if isinstance(error, ModuleNotFoundError):
+        if other := getattr(sys.modules.get("grpo"), "__file__", None):
+            reason = f"grpo is hidden by {other}: rename that file"
+        elif isinstance(error, ModuleNotFoundError):
             reason = "grpo is neither installed nor beside this file; activate the virtual environment, or in the "
             reason += 'clone: pip install ".[script]"'
-            if other := getattr(sys.modules.get("grpo"), "__file__", None):
-                reason = f"grpo is hidden by {other}: rename that file"
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(2)
+    from grpo.config.begin import begin
+
     begin(sys.argv[1:], __file__)
 
 from typing import Any

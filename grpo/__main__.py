@@ -1,14 +1,15 @@
 """Tools: python -m grpo new | report | xray | compare | ask | merge | publish."""
 
-import importlib
 import os
 import sys
-from pathlib import Path
 
 if not __package__:  # started as `python path/grpo`, from any directory
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
+from grpo import unhandled  # noqa: F401, I001 - first, for failures of the next imports
+import importlib
+
+from grpo.core import versions
 from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 from grpo.core.processes import ignore_old_names, let_idle_threads_sleep
 from grpo.core.requirements import check_environment

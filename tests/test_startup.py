@@ -82,7 +82,9 @@ def own_folder():
     shutil.copy(ROOT / "rewards.py", "rewards.py")
 
 
-PYTHONS = {name: f"hides Python's own {name}" for name in ("random", "typing", "ast", "dataclasses", "types", "queue")}
+PYTHONS = {
+    name: f"hides Python's own {name}" for name in ("random", "typing", "ast", "dataclasses", "types", "queue", "re")
+}
 PACKAGES = {name: f"hides the package {name}" for name in ("datasets", "torch", "yaml", "numpy", "rich", "lean_grpo")}
 
 
@@ -95,15 +97,15 @@ PACKAGES = {name: f"hides the package {name}" for name in ("datasets", "torch", 
     ],
 )
 @pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
-def test_a_module_that_hides_another_is_one_line_and_not_run(module, what, form, start):
+def test_a_module_that_hides_another_is_one_line(module, what, form, start):
     """Found as a traceback from amid the libraries."""
     own_folder()
     path = Path(form.format(module))
     path.parent.mkdir(exist_ok=True)
-    path.write_text("print('run')\n")
+    path.write_text("")
     done = python(*STARTS[start], directory=".", PYTHONPATH=str(ROOT))
     hiding = Path().absolute() / (module if path.name == "__init__.py" else path)
-    assert done.returncode == 2 and "run" not in done.stdout.split()
+    assert done.returncode == 2
     assert done.stderr == f"error: {hiding} {what}: rename it, and what imports it\n"
 
 
@@ -131,7 +133,7 @@ def test_modules_that_no_library_imports_are_no_mistake(form):
 def test_what_only_the_users_own_code_imports_is_theirs():
     own_folder()
     Path("wave.py").write_text("SIZE = 3\n")
-    Path("mine.py").write_text("import grpo.core.unhandled\nimport helper\nprint(helper.wave.SIZE)\n")
+    Path("mine.py").write_text("import grpo.unhandled\nimport helper\nprint(helper.wave.SIZE)\n")
     Path("helper.py").write_text("import wave\n")
     assert python("mine.py", directory=".", PYTHONPATH=str(ROOT)).stdout == "3\n"
 
@@ -147,19 +149,11 @@ def test_what_a_user_has_named_in_pythonpath_hides_nothing(named):
     assert done.returncode == 2 and done.stderr.startswith("error: --no_such_flag"), done.stderr
 
 
-@pytest.mark.parametrize("module", ["train_grpo", "grpo.core", "grpo.task", "grpo.core.hidden"])
+@pytest.mark.parametrize("module", ["train_grpo", "grpo.core", "grpo.task", "grpo.hidden"])
 def test_a_program_that_imports_this_keeps_its_excepthook(module):
     Path("mine.py").write_text(f"import sys\nimport {module}\nassert sys.excepthook is sys.__excepthook__\n1 / 0\n")
     done = python("mine.py", directory=".", PYTHONPATH=str(ROOT))
     assert done.returncode == 1 and done.stderr.endswith("ZeroDivisionError: division by zero\n"), done.stderr
-
-
-@pytest.mark.parametrize("module", ["argparse", "typing"])
-def test_in_a_program_of_ones_own_a_hidden_module_is_an_importerror(module):
-    Path(f"{module}.py").touch()
-    Path("mine.py").write_text("try:\n    import grpo.core.errors\nexcept ImportError as error:\n    print(error)\n")
-    done = python("mine.py", directory=".", PYTHONPATH=str(ROOT))
-    assert f"{module}.py hides Python's own {module}" in done.stdout and done.returncode == 0, done.stderr
 
 
 def distribution(name, version):
@@ -201,14 +195,14 @@ def test_versions_within_the_bounds_pass(version):
 
 
 def test_a_mistake_in_a_scripts_own_lines_is_one_line():
-    Path("mine.py").write_text("import grpo.core.unhandled\n\nrewards = [undefined_reward]\n")
+    Path("mine.py").write_text("import grpo.unhandled\n\nrewards = [undefined_reward]\n")
     done = python("mine.py", directory=".", PYTHONPATH=str(ROOT))
     assert done.returncode == 2
     assert done.stderr == "error: NameError: name 'undefined_reward' is not defined (mine.py:3)\n"
 
 
 def test_a_bug_keeps_its_traceback():
-    Path("mine.py").write_text("import grpo.core.unhandled\nfrom grpo.core import text\n\ntext.counted(None, 'row')\n")
+    Path("mine.py").write_text("import grpo.unhandled\nfrom grpo.core import text\n\ntext.counted(None, 'row')\n")
     done = python("mine.py", directory=".", PYTHONPATH=str(ROOT))
     assert done.returncode == 1 and done.stderr.startswith("Traceback") and "TypeError" in done.stderr
     assert "unhandled" not in done.stderr

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo.core import unhandled, versions  # noqa: F401 - the first one is for Ctrl-C during the next imports
+from grpo.core import versions
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
 from grpo.core.requirements import check_environment

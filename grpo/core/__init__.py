@@ -1,7 +1,5 @@
 """Errors, processes and settings. All other folders use it; it imports none of them."""
 
-from grpo.core import hidden  # noqa: F401, I001 - before all that a module of the user could hide
-
 import sys
 from pathlib import Path
 

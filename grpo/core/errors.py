@@ -17,6 +17,7 @@ from grpo.core import INSTALLED, PACKAGE, ROOT, commands
 from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import end_process_group, explain_lost, is_first_process, is_one_of_several, is_to_print
 from grpo.core.text import printable, shorten
+from grpo.hidden import hiding
 
 # Exit statuses. Others: 128 + n after signal n, 1 for a bug
 MISTAKE, STOPPED = 2, 3
@@ -83,13 +84,15 @@ def run_main(run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except ModuleNotFoundError as error:
+        if line := hiding(error):
+            return _end_in(line)
         if error.name is None or "." in error.name:
             raise
         return _end_in(f"{error.name} is not installed; activate the virtual environment, or {_install(error)}")
     except UserError as error:
         return _end_in(str(error), error.process)
     except Exception as error:
-        if line := explain_lost(error) or users_mistake(error):
+        if line := hiding(error) or explain_lost(error) or users_mistake(error):
             return _end_in(str(UserError(line)))
         raise
 

@@ -1,12 +1,12 @@
 """End a script in one line if it fails outside of `run_main`: while it is imported, or in a line of its own.
 
-Import this in a program's own start, before anything slow. A mistake in the user's code has status 2, Ctrl-C has 130;
-a bug keeps its traceback.
+Import this first in a program's own start. A mistake in the user's code has status 2, Ctrl-C has 130; a bug keeps its
+traceback.
 """
 
 import sys
 
-from grpo.core.hidden import WATCH
+from grpo.hidden import hiding
 
 TYPE_CHECKING = False  # nothing is imported before the last lines
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ def _end(kind: type[BaseException], error: BaseException, trace: "TracebackType 
     if issubclass(kind, KeyboardInterrupt):  # at once: it may have come amid the import of what is below
         print("Interrupted", file=sys.stderr)
         sys.exit(130)
+    if line := hiding(error):  # such as one that the import below needs
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
     try:
         from grpo.core.errors import run_main
 
@@ -32,4 +35,3 @@ def _end(kind: type[BaseException], error: BaseException, trace: "TracebackType 
 
 
 sys.excepthook = _end
-WATCH.ends = True
