@@ -802,3 +802,20 @@ def test_what_generate_refuses_is_one_line(tokenizer, field):
         UserError, match=r"^model\.generate cannot answer \(.*\); change the model's generation_config"
     ):
         Policy(model, tokenizer, 5, 2).complete(PROMPTS)
+
+
+SHIPPED = {  # what the generation_config.json of well-known models sets
+    "Qwen2.5": {"do_sample": True, "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    "Qwen3": {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "max_new_tokens": 2048},
+    "Llama 3": {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
+    "Gemma 3": {"do_sample": True, "top_k": 64, "top_p": 0.95},
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("drawn", [sampling.Sampling(), None], ids=["sampled", "greedy"])
+def test_what_well_known_models_ship_keeps_our_sampler(tokenizer, name, drawn):
+    """The run's settings replace it; otherwise the fastest way would be lost for most people."""
+    model = own_model()
+    model.generation_config.update(**SHIPPED[name])
+    assert sampling.reason_against(model, sampling.configuration(tokenizer, [2], 8, drawn)) is None
