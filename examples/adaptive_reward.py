@@ -13,7 +13,6 @@ training get the reward without it. What it costs:
 
 - The curves of this reward and of `reward` move with the factor; its own curve is `adaptive/<name>`.
 - Several processes have a factor each, of the completions that they scored, and a checkpoint keeps the first one's.
-- TRL's own evaluation (eval_strategy) counts as a rollout; eval_every does not.
 """
 
 import functools

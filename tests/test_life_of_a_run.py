@@ -288,7 +288,7 @@ def test_a_callbacks_end_is_an_end(tiny_run, monkeypatch, case):
             add()
 
     monkeypatch.setattr(train_grpo, "add_callbacks", watch_and_stop)
-    evaluated = {"eval_strategy": "steps", "eval_steps": "3"} if method == "on_evaluate" else {}
+    evaluated = {"eval_every": "3"} if method == "on_evaluate" else {}
     argv, run, whole = tiny_run(**LIFE | TWICE | evaluated, max_steps="6"), Path("run"), Path("whole")
     exit_status, shown = train(*argv)
     step = read(run / "run.json")["step"]

@@ -165,14 +165,9 @@ def configure(
     )
     settings["output_dir"] = settings["output_dir"] or default_dir
     settings["run_name"] = settings["run_name"] or default_run
+    best.fill_in(settings, origin, geometry)
     origin |= {key: "machine" for key, value in settings.items() if value != given[key]}
-    own_metric = best.own_metric(settings, geometry)
-    settings["greater_is_better"] = best.greater_is_better(settings)
-    settings["metric_for_best_model"] = best.bare_name(settings["metric_for_best_model"])
-    known_to_trl = best.without_own(settings) if own_metric else settings
-    script, training, model = to_dataclasses(known_to_trl, given_by(origin, "flag"))
-    if own_metric:
-        best.choose_by(own_metric, training, settings, origin)
+    script, training, model = to_dataclasses(settings, given_by(origin, "flag"))
     return Config(
         script=script,
         training=training,
@@ -183,7 +178,6 @@ def configure(
         script_file=script_file,
         argv=list(argv),
         functions=functions,
-        own_metric=own_metric,
         default_dir=default_dir,
         recipe=recipe,
         standalone=standalone,

@@ -190,8 +190,7 @@ def _choose_vllm(settings: dict[str, Any]) -> list[Check]:
         if against:
             finding = f"vLLM is installed, but does not sample, because {against[0]} is set"
         notes.append(Check("ok", "use_vllm", finding))
-    known = settings["max_prompt_length"] and settings["eval_strategy"] == "no"
-    if settings["use_vllm"] and known and settings["vllm_max_model_length"] is None:
+    if settings["use_vllm"] and settings["max_prompt_length"] and settings["vllm_max_model_length"] is None:
         # the cache must hold this run's longest sequence, not the model's
         settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
     return notes

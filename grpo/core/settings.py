@@ -166,10 +166,11 @@ CHECKPOINTED = Condition(  # None: preflight decides
 WORKERS = is_on("dataloader_num_workers", 1)
 FSDP = Condition("fsdp", functools.partial(_is_sharded, "fsdp"), "--fsdp true")
 DEEPSPEED = Condition("deepspeed", functools.partial(_is_sharded, "deepspeed"), "--deepspeed FILE")
-TRL_EVALUATES = Condition(
-    "eval_strategy",
-    lambda settings: str(settings["eval_strategy"]) != "no",
-    "--eval_strategy steps (the run's own evaluation has --eval_every)",
+HELD_OUT = Condition("held-out questions", lambda settings: settings["eval_samples"] != 0, "--eval_samples 200")
+EVALUATES = Condition(
+    "evaluations while training",
+    lambda settings: bool(settings["eval_every"]) or str(settings["eval_strategy"]) != "no",
+    "--eval_every 10",
 )
 PUSHES, SHOWS = is_on("push_to_hub"), is_on("log_completions")
 TRACKIO = is_named("report_to", "trackio|all", "report_to trackio", "trackio")
@@ -336,10 +337,13 @@ class ScriptArguments:
         "Above 1: also sample this many answers to each held-out question, for maj@k and pass@k.",
         AT_LEAST_1,
         change=MEASURE,
-        needs=(Condition("held-out questions", lambda settings: settings["eval_samples"] != 0, "--eval_samples 200"),),
+        needs=(HELD_OUT,),
     )
     eval_every: int | None = _setting(
-        None, "Also evaluate every N optimizer steps; 0: only before and after.", AT_LEAST_0, change=NOTHING
+        None,
+        "Also evaluate every N optimizer steps (eval_strategy steps, eval_steps N); 0: only before and after.",
+        AT_LEAST_0,
+        change=NOTHING,
     )
     eval_only: bool = _setting(False, "Evaluate model_name_or_path, without training.", change=MEASURE)
     # The training step
@@ -542,7 +546,7 @@ TRL_SETTINGS = {
     "skip_memory_metrics": Setting(change=NOTHING),
     # The run's files, logs and evaluations
     "do_train": Setting(fixed=(True, f"{NO_EFFECT} the script trains; use --eval_only true to evaluate alone")),
-    "do_eval": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
+    "do_eval": Setting(change=NOTHING, needs=(EVALUATES,)),
     "do_predict": Setting(
         fixed=(False, f"{NO_EFFECT} the script answers held-out questions; and eval_samples is their number")
     ),
@@ -590,11 +594,16 @@ TRL_SETTINGS = {
     "hub_strategy": Setting(change=NOTHING, of_process=True),
     "hub_token": Setting(change=NOTHING, of_process=True),
     "per_device_eval_batch_size": Setting(range=AT_LEAST_1, default=256, change=NOTHING),
-    "num_generations_eval": Setting(range=AT_LEAST_1, change=MEASURE, measures="samples", needs=(TRL_EVALUATES,)),
-    "eval_strategy": Setting(change=MEASURE),
-    "eval_on_start": Setting(change=MEASURE, needs=(TRL_EVALUATES,)),
-    "eval_steps": Setting(range=ABOVE_0, change=MEASURE, needs=(TRL_EVALUATES, is_one_of("eval_strategy", "steps"))),
-    "eval_delay": Setting(range=AT_LEAST_0, change=MEASURE, needs=(TRL_EVALUATES,)),
+    "num_generations_eval": Setting(
+        fixed=(None, f"{NO_EFFECT} an evaluation answers each question once, and samples as eval_num_samples says"),
+        change=NOTHING,
+    ),
+    "eval_strategy": Setting(change=NOTHING, needs=(HELD_OUT,)),
+    "eval_on_start": Setting(
+        fixed=(False, f"{NO_EFFECT} held-out questions are answered before training anyway"), change=NOTHING
+    ),
+    "eval_steps": Setting(range=ABOVE_0, change=NOTHING, needs=(is_one_of("eval_strategy", "steps"),)),
+    "eval_delay": Setting(range=AT_LEAST_0, change=NOTHING, needs=(EVALUATES,)),
     "eval_accumulation_steps": Setting(fixed=(None, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
     "eval_do_concat_batches": Setting(fixed=(True, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
     "eval_use_gather_object": Setting(fixed=(False, f"{NO_EFFECT} GRPO's evaluation keeps no outputs")),
@@ -729,7 +738,6 @@ class Config:
     argv: Sequence[str]
     functions: Mapping[str, Mapping[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
     default_dir: str  # the default output_dir, without a number
-    own_metric: str | None = None  # the measure of the run's own evaluations that chooses the best checkpoint
     recipe: Path | None = None  # the file of --config
     standalone: bool = False  # True: nothing of the script but its code, as the recipe says
     rows: Any = None  # training data passed as a Python object: grpo/data/sources.py
@@ -761,11 +769,6 @@ class Config:
     def checkpointing_is_open(self) -> bool:
         """True if the user leaves gradient checkpointing to the run, which is on until preflight has decided."""
         return self.origin.get("gradient_checkpointing") == "machine"
-
-    @property
-    def trl_evaluates(self) -> bool:
-        """True if the user asks for TRL's evaluation."""
-        return self.training.eval_strategy != "no" and self.origin.get("eval_strategy") != "machine"
 
     def settings(self) -> dict[str, Any]:
         """All settings by name; TRL masks its tokens."""

@@ -58,13 +58,9 @@ def reward_key(reward: str, figure: str = "mean") -> str:
     return f"rewards/{reward}/{figure}"
 
 
-def rewarded(key: str, figures: str = "mean") -> str | None:
-    """Return the reward whose figure has this key in TRL's logs; None for another key.
-
-    Args:
-        figures: a pattern of the figures that count.
-    """
-    found = re.fullmatch(f"rewards/(.+)/(?:{figures})", key, re.DOTALL)  # a name may hold anything
+def rewarded(key: str) -> str | None:
+    """Return the reward whose mean has this key in TRL's logs; None for another key."""
+    found = re.fullmatch("rewards/(.+)/mean", key, re.DOTALL)  # a name may hold anything
     return found and found[1]
 
 

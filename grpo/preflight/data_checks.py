@@ -9,14 +9,13 @@ from typing import Any
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
 from grpo.core.functions import innermost, mentioned, parameters, passes_on
-from grpo.core.text import counted, listed, reward_key, rewarded, short_name, shorten
+from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.columns import ALIKE, FACTS, LOOKS, READ
 from grpo.data.remedies import ADDED, PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
 from grpo.results.answer import Answer
 from grpo.results.comparison import FEWEST
-from grpo.results.measures import LENIENT
 from grpo.runs import resume
 from grpo.task.given import WHOLE, distribution, repeat, same_text
 from grpo.task.given_back import CHOICE, Refused
@@ -133,25 +132,17 @@ def about_held_out(plan: Plan) -> Iterator[Check]:
 @CHECKS.add_for_training
 def about_best(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the metric of the best checkpoint is measured for this data and these rewards."""
-    config, training = plan.config, plan.config.training
-    metric, follows = training.metric_for_best_model, training.lr_scheduler_type in resume.FOLLOW_A_METRIC
-    if metric == "loss" and follows:
-        finding = f"{training.lr_scheduler_type} follows eval_loss, which says nothing in GRPO"
-        yield Check("warning", "lr_scheduler_type", finding, f"set metric_for_best_model, such as {LENIENT.key}")
+    training = plan.config.training
+    metric = training.metric_for_best_model
+    if metric is None:
         return
-    if metric is None or not (config.own_metric or config.trl_evaluates):
-        return
-    measured = _measured(plan)
-    reward = rewarded(metric, "mean|std")
-    if metric not in measured if config.own_metric else reward and reward not in plan.rewards:
-        names = measured if config.own_metric else list(map(reward_key, plan.rewards))
+    if metric not in (measured := _measured(plan)):
         finding = f"{metric} is not measured in this run"
-        yield Check("error", "metric_for_best_model", finding, f"use {', '.join(names)}")
+        yield Check("error", "metric_for_best_model", finding, f"use {', '.join(measured)}")
         return
     every = f"every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
-    finding = f"by {metric}, measured {every} by {'eval_strategy' if config.trl_evaluates else 'eval_every'}"
     kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
-    yield Check("ok", "best checkpoint", f"{finding}{kept}")
+    yield Check("ok", "best checkpoint", f"by {metric}, measured {every}{kept}")
 
 
 def _measured(plan: TrainingPlan) -> list[str]:

@@ -141,7 +141,7 @@ MEASURES = (
 
 
 def is_of_evaluation(key: str) -> bool:
-    """True if a logged number is one of an evaluation: the run's own, or TRL's.
+    """True if a logged number is one of an evaluation: the run's own, or in older runs TRL's.
 
     >>> is_of_evaluation("eval/accuracy_strict"), is_of_evaluation("eval_reward"), is_of_evaluation("reward")
     (True, True, False)

@@ -25,8 +25,8 @@ FACTS, HASHES = ("sharding", "checkpoint", "commit"), {"data": "rows"}
 # Sources that are not code, by their label for people
 HELD_OUT, COLUMNS, TOKENS = "held-out questions", "further columns of the training rows", "tokens of the prompts"
 WEIGHTS, CONFIGURATION = "weights to begin with", "configuration of the model"
-OWN, TRLS = "the run's", "TRL's"
-CHOOSER = "evaluation that chooses the best checkpoint"
+# In records until 0.1: which evaluation chose the best checkpoint, the run's own or TRL's, which sampled
+CHOOSER, TRLS = "evaluation that chooses the best checkpoint", "TRL's"
 FOLLOW_A_METRIC = "reduce_lr_on_plateau", "greedy"  # schedules; a checkpoint has their rate and arguments
 CHOOSERS = "metric_for_best_model", "greater_is_better"
 # Parts of every prompt: a change would change all remaining training rows
@@ -122,11 +122,10 @@ def measure_of(facts: dict[str, Any]) -> dict[str, Any]:
     sources = {
         key: text for key, text in (facts.get("sources") or {}).items() if not key.startswith((REST, OF_SCRIPT))
     }
-    trls = sources.pop(CHOOSER, OWN) != OWN
-    for apart in (COLUMNS, WEIGHTS, "code of prepare"):  # held-out questions are as `prepare` made them
+    for apart in (COLUMNS, WEIGHTS, CHOOSER, "code of prepare"):  # held-out questions are as `prepare` made them
         sources.pop(apart, None)
     settings = facts.get("settings") or {}
-    kinds = {"answers", "samples"} if trls or (settings.get("eval_num_samples") or 1) > 1 else {"answers"}
+    kinds = {"answers", "samples"} if (settings.get("eval_num_samples") or 1) > 1 else {"answers"}
     kept = {key: value for key, value in settings.items() if about(key).measures in kinds}
     return {"settings": kept, "sources": sources}
 
@@ -142,7 +141,7 @@ def changed_chooser(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
     """Return, in words, what makes another metric, its other end or another evaluation choose the best checkpoint."""
     sealed = checkpoints.read_seal(checkpoint)
     changed = changes(sealed, facts["settings"], CHOOSERS.__contains__)
-    others = [label for label in other_sources(sealed, facts["sources"]) if label == CHOOSER]
+    others = [CHOOSER] if (sealed.get("sources") or {}).get(CHOOSER) == TRLS else []
     return list(_in_words(changed, others).values())
 
 

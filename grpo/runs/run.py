@@ -167,9 +167,7 @@ class Run:
             if output != self.output:  # another run was faster
                 say(f"note: {self.output} was taken meanwhile")
                 self._use(output)
-            chooser = resume.OWN if self.config.own_metric else resume.TRLS
-            sources = self.source.hashes | ({resume.CHOOSER: chooser} if self.args.metric_for_best_model else {})
-            self.facts = resume.seal_record(self.settings(), sources, data, sharding(self.args))
+            self.facts = resume.seal_record(self.settings(), self.source.hashes, data, sharding(self.args))
             self._compare_processes()
             with self._signals(), self._readable():
                 yield

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import append_line, read_object, write_json
+from grpo.core.kinds import is_number
 from grpo.core.phases import EVALUATION
 from grpo.core.processes import GivenUp, is_first_process, say, show
 from grpo.core.text import decimals
@@ -33,10 +34,9 @@ REFUSED = 0.1  # share of the gold answers from which it explains a run that did
 
 
 class AccuracyCurve(TrainerCallback):
-    """Evaluate the policy before and after training, and every `eval_every` optimizer steps.
+    """Evaluate the policy before and after training, and wherever transformers evaluates (`eval_every`).
 
-    If one of its measures chooses the best checkpoint, it is measured wherever TRL's evaluation would be. Without
-    held-out questions (eval_samples 0) there is no evaluation.
+    Without held-out questions (eval_samples 0) there is no evaluation.
 
     It restores the random states, so that it does not change the weights. A signal ends an evaluation, which the
     resumed run repeats.
@@ -48,21 +48,20 @@ class AccuracyCurve(TrainerCallback):
 
     def __init__(self, run: Run, trainer: Any, data: Data) -> None:
         script = run.config.script
-        self.run, self.trainer, self.every = run, trainer, script.eval_every or 0
+        self.run, self.trainer = run, trainer
         weights = weights_of(run.config, trainer.rewards)
         self.held_out = HeldOut(data.held_out, trainer.task, trainer.rewards, weights, script.eval_num_samples)
         self.before: Evaluation | None = None
         self.after: Evaluation | None = None
         self._begins_anew = False  # True if a resumed run has measured it again
         self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
-        self._summary: dict[str, Any] = {}  # of the last evaluation of this session
 
     def measure_before(self) -> None:
         """Evaluate the policy before training, save and print its answers, and prepare evaluations with `eval_every`.
 
         A resumed run reuses its first evaluation if that rests on the same as this session's.
         """
-        config, trainer = self.run.config, self.trainer
+        trainer = self.trainer
         if not len(self.held_out.rows):
             return
         saved, checkpoint = None, self.run.checkpoint
@@ -81,12 +80,12 @@ class AccuracyCurve(TrainerCallback):
             evaluate.save(self.run.output, "before", before)
             print_answers("before training", before.answers, trainer.task.prompt.pattern)
         self.before = before
-        if metric := config.own_metric:
-            if before.summary.get(metric) is None:
-                reason = before.summary.get("judge_error") or "no held-out answer has a value"
-                raise UserError(f"metric_for_best_model: {metric} is not measured ({reason}); use another")
-            trainer.own_metric, trainer.trl_evaluates = self._own_metric, config.trl_evaluates
-        if self.every or config.own_metric:
+        metric = trainer.args.metric_for_best_model
+        if metric and before.summary.get(metric) is None:
+            reason = before.summary.get("judge_error") or "no held-out answer has a value"
+            raise UserError(f"metric_for_best_model: {metric} is not measured ({reason}); use another")
+        trainer.measure = self._measure
+        if trainer.args.eval_strategy != "no":
             trainer.add_callback(self)
 
     def measure_after(self) -> None:
@@ -130,48 +129,30 @@ class AccuracyCurve(TrainerCallback):
         if self.before and self._begins_anew and is_first_process():  # the curve, too
             line = {"step": 0, "measure": self.run.measure, **logged(self.before.summary)}
             append_line(self.run.output / "metrics.jsonl", line)
-        if self._is_due(state) and self._measured["step"] < state.global_step:
-            self._measure()  # stopped before this evaluation
-            if not self.trainer.trl_evaluates:
-                self.trainer.consider_checkpoint()
+        if _is_due(args, state) and self._measured["step"] < state.global_step:
+            with contextlib.suppress(GivenUp):
+                self.trainer.consider_checkpoint()  # its run ended before this evaluation
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._is_due(state):
-            self._measure()
+        control.should_evaluate |= state.global_step >= state.max_steps  # the curve's end
 
-    def _own_metric(self) -> dict[str, float]:
-        """Return the measure of this step that chooses the best checkpoint. Raise GivenUp for a signal."""
-        if not self._summary or self._measured["step"] < self.trainer.state.global_step:
-            self._measure()
-        if self._measured["step"] < self.trainer.state.global_step:
-            raise GivenUp
-        metric = self.run.config.own_metric
-        return {f"eval_{metric}": self._summary[metric]} if metric in self._summary else {}
-
-    def _is_due(self, state: Any) -> bool:
-        if not self.every:
-            return False
-        return state.global_step % self.every == 0 or state.global_step >= state.max_steps
-
-    def _measure(self) -> None:
+    def _measure(self) -> dict[str, float]:
+        """Return the measures of this step by transformers' names. Raise GivenUp for a signal."""
         state = self.trainer.state
         ends = state.global_step >= state.max_steps
         held_out = self.held_out if ends else dataclasses.replace(self.held_out, samples=1)  # greedy answers alone
-        with contextlib.suppress(GivenUp):
-            self.run.check_all()
-            evaluation = self._evaluate(held_out)
-            self.after, self._summary = evaluation if ends else None, evaluation.summary
-            self._log(evaluation.summary)
+        self.run.check_all()
+        evaluation = self._evaluate(held_out)
+        self.after = evaluation if ends else None
+        self._log(evaluation.summary)
+        return {f"eval_{key}": value for key, value in evaluation.summary.items() if is_number(value)}
 
     def _log(self, summary: dict[str, Any]) -> None:
         """Log and print the summary for the current step."""
         trainer = self.trainer
         step = self._measured["step"] = trainer.state.global_step
         logs = logged(summary)
-        due = trainer.control.should_log
-        # not TRL's log, which would add training metrics of an incomplete step
-        Trainer.log(trainer, logs)
-        trainer.control.should_log = due
+        Trainer.log(trainer, logs)  # not TRL's, which would add training metrics of an incomplete step
         parts = []
         for measure in [measure for measure in of_summaries([summary]) if measure.curve]:
             value = decimals(measure.factor * summary[measure.key], measure.places)
@@ -181,6 +162,15 @@ class AccuracyCurve(TrainerCallback):
             parts.append(f"{measure.words} {value}")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts)}")
+
+
+def _is_due(args: Any, state: TrainerState) -> bool:
+    """True if transformers evaluates at this step."""
+    flow, control = DefaultFlowCallback(), TrainerControl()
+    flow.on_step_end(args, state, control)
+    if float(state.epoch or 0.5).is_integer():
+        flow.on_epoch_end(args, state, control)
+    return control.should_evaluate or state.global_step >= state.max_steps
 
 
 def refused_golds(task: Task, answers: Sequence[Answer]) -> str:

@@ -44,7 +44,6 @@ from trl.trainer.utils import RepeatSampler
 from grpo.core.errors import UserError
 from grpo.core.kinds import fault
 from grpo.core.phases import (
-    EVALUATION,
     OPTIMIZER_STEP,
     READING,
     REWARDS,
@@ -111,9 +110,8 @@ class RunTrainer(LeanGRPOTrainer):
             unknown.
         given: the last rollout's answers and gold answers of all processes, as `given.tally` counts them.
         run: the run that signals end; without one they have their usual effect.
-        own_metric: returns the run's own measure of this step, as `eval_…`, which chooses the best checkpoint; None:
-            a metric of TRL's evaluation does.
-        trl_evaluates: False if there is no evaluation besides the run's own.
+        measure: evaluates the policy on the held-out questions, in place of TRL's evaluation; returns its measures as
+            `eval_…`.
         history: what alarms and causes know of the run; a resumed run has its own.
         best_step: the optimizer step of the best checkpoint, once its weights are loaded; None before.
         seal_record: additional values for the seal of each checkpoint.
@@ -124,8 +122,7 @@ class RunTrainer(LeanGRPOTrainer):
     task: Task | None = None
     run: Run | None = None
     wandb_id: str | None = None
-    own_metric: Callable[[], dict[str, float]] | None = None
-    trl_evaluates = True
+    measure: Callable[[], dict[str, float]] = staticmethod(dict)
 
     def __init__(self, model: Any, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         is_loaded = not isinstance(model, str)
@@ -139,7 +136,6 @@ class RunTrainer(LeanGRPOTrainer):
         self.solved = torch.zeros(0)
         self.given: dict[str, Any] | None = None
         self._judge_failed = False
-        self._own_metrics: dict[str, float] = {}
         self._own_options: list[dict[str, Any]] = []
         self._own_rates: list[Any] = []
         self._reading: contextlib.ExitStack | None = None
@@ -152,7 +148,7 @@ class RunTrainer(LeanGRPOTrainer):
         if stops_early and (self.args.metric_for_best_model is None or self.args.eval_strategy == "no"):
             raise UserError(
                 f"EarlyStoppingCallback: it needs a metric; use --metric_for_best_model {LENIENT.key} with "
-                "--eval_every 10, or a metric of TRL's evaluation with --eval_strategy"
+                "--eval_every 10"
             )
         with (
             trackers.harmless(self.callback_handler.callbacks),
@@ -176,7 +172,7 @@ class RunTrainer(LeanGRPOTrainer):
     def _timed(self, phase: Phase, name: str) -> Iterator[None]:
         """Log the seconds of a rollout's phase; TRL's `step_time` is everything except the optimizer's step."""
         start = time.perf_counter()
-        with self._during(phase if self.model.training else EVALUATION):  # TRL's
+        with self._during(phase):
             yield
         self.note(name, time.perf_counter() - start)
 
@@ -204,8 +200,8 @@ class RunTrainer(LeanGRPOTrainer):
     # What is logged
 
     def note(self, name: str, value: float) -> None:
-        """Add a value to a metric of training or of TRL's evaluation; the next log has the mean of its values."""
-        self._metrics["train" if self.model.training else "eval"].setdefault(name, []).append(value)
+        """Add a value to a metric of training; the next log has the mean of its values."""
+        self.training_metrics.setdefault(name, []).append(value)
 
     @property
     def training_metrics(self) -> dict[str, list[float]]:
@@ -231,8 +227,6 @@ class RunTrainer(LeanGRPOTrainer):
         shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
         super().log(logs, *args, **kwargs)
         self.log_completions = shows
-        if "eval_runtime" in logs:  # the metrics of TRL's evaluation, which callbacks get next
-            logs |= self._own_metrics
 
     @property
     def rewards(self) -> dict[str, Callable[..., Any]]:
@@ -280,12 +274,13 @@ class RunTrainer(LeanGRPOTrainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Like transformers', but a signal ends TRL's evaluation, which also keeps the random states."""
+        """Like transformers', but a signal ends an evaluation."""
         try:
             super()._maybe_log_save_evaluate(*args, **kwargs)
         except GivenUp:  # `metric_for_best_model` has no value for this step
             step = self.state.global_step
-            say(f"note: the evaluation at step {step} is given up, so this step cannot be the best")
+            if self.args.metric_for_best_model:
+                say(f"note: the evaluation at step {step} is given up, so this step cannot be the best")
             self.control.should_evaluate = False
             if step >= self.state.max_steps:
                 super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -293,11 +288,8 @@ class RunTrainer(LeanGRPOTrainer):
                 self._end_here(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Like TRL's, with the run's own metric if it chooses the best checkpoint, and else without effects."""
-        self._own_metrics = metrics = self.own_metric() if self.own_metric else {}
-        if self.trl_evaluates:
-            with random_states_kept():
-                return super().evaluate(*args, **kwargs)
+        """Measure the policy on the held-out questions; TRL would sample a group for each of them."""
+        metrics = self.measure()
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -309,7 +301,7 @@ class RunTrainer(LeanGRPOTrainer):
         Rewards and the judge may seed and draw: each rollout gives them random states of its own, and training keeps
         its own. A resumed run gives them the same.
         """
-        step = f"{self.args.seed} {self.args.process_index} {self.model.training} {self.state.global_step}"
+        step = f"{self.args.seed} {self.args.process_index} {self.state.global_step}"
         self._rollouts_of = step, self._rollouts_of[1] + 1 if self._rollouts_of[0] == step else 0
         seed = f"{step} {self._rollouts_of[1]}"
         with self._timed(REWARDS, "time/rewards"), self.guard.guarding(self), random_states_kept(seed):
@@ -322,7 +314,7 @@ class RunTrainer(LeanGRPOTrainer):
 
     def _count_answers(self, rollout: Rollout) -> None:
         """Count the answers of all processes, to see whether the policy gives one answer to everything."""
-        if self.task is None or not self.model.training:
+        if self.task is None:
             return
         texts = [self.task.answer(text)[: given.CLIPPED] for text in rollout.texts]
         pairs = gather_object([(text, row.get("answer")) for text, row in zip(texts, rollout.rows, strict=True)])
@@ -346,8 +338,7 @@ class RunTrainer(LeanGRPOTrainer):
         right = right.masked_fill(right.isinf(), torch.nan)
         if self.task is not None:
             self.task.forget()
-        group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
-        self.solved = right.view(-1, group).mean(dim=1)
+        self.solved = right.view(-1, self.num_generations or 1).mean(dim=1)
         known = self.solved[~self.solved.isnan()]
         kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}
         for kind, those in kinds.items() if len(known) else ():

@@ -46,7 +46,7 @@ class StopAtRolloutEnd(TrainerCallback):
             self.trainer.keep_random_states()
             if self.run.stopped or self.run.early:
                 control.should_training_stop = control.should_save = True
-        control.should_evaluate &= self.run.status < 128  # TRL's evaluation: a signal does not wait for it
+        control.should_evaluate &= self.run.status < 128  # a signal does not wait for an evaluation
         # checkpoints lack metrics that wait for a log, and a run must log all of its steps
         control.should_log |= control.should_save or state.global_step >= state.max_steps
 

@@ -133,6 +133,10 @@ WITHOUT = [  # flags, the first of which has no effect
     "--eval_steps 5 --eval_strategy epoch",
     "--eval_delay 2",
     "--eval_on_start true",
+    "--eval_on_start true --eval_strategy epoch",
+    "--num_generations_eval 2 --eval_strategy epoch",
+    "--eval_steps 5 --eval_every 10",
+    "--eval_strategy epoch --eval_samples 0",
     "--num_generations_eval 2",
     "--do_eval true",
     "--do_train false",
@@ -177,7 +181,7 @@ def test_a_flag_without_effect_is_one_line(flags):
     [
         "--num_train_epochs 2",
         "--eval_steps 5 --eval_strategy steps --per_device_eval_batch_size 16",
-        "--num_generations_eval 2 --eval_strategy epoch --eval_on_start true --per_device_eval_batch_size 16",
+        "--eval_strategy epoch --eval_delay 2 --do_eval true --per_device_eval_batch_size 7",
         "--warmup_steps 0 --lr_scheduler_type constant",  # it asks for nothing
         "--do_train true",
         "--max_steps 4 --save_steps 2",

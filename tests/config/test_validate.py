@@ -192,7 +192,7 @@ def test_an_optimizer_that_needs_the_model_is_left_to_the_trainer(optim, monkeyp
 
 
 POLYNOMIAL, INVERSE = "--lr_scheduler_type polynomial", "--lr_scheduler_type inverse_sqrt"
-PLATEAU = "--eval_strategy epoch --per_device_eval_batch_size 16 --lr_scheduler_type reduce_lr_on_plateau "
+PLATEAU = "--eval_every 5 --metric_for_best_model reward --lr_scheduler_type reduce_lr_on_plateau "
 STABLE = "--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs "
 NO_SCHEDULE = {  # flags: words of the error
     f'{POLYNOMIAL} --lr_scheduler_kwargs {{"power":-1}}': "cannot be raised to a negative power",

@@ -141,10 +141,13 @@ def test_records_of_an_earlier_version_are_resumed(resume):
     assert "is measured again" in again() and read_run(Path("run")).curves["eval/reward"].steps == [0, 4]
 
 
-def test_another_evaluation_that_chooses_drops_the_best_value(resume):
-    """The run's own is greedy; TRL's samples."""
+def test_a_best_value_of_trls_evaluation_is_dropped(resume):
+    """It could choose in 0.1.0, and sampled; the run's own is greedy."""
     again = resume(**BEST)
-    shown = again(eval_every=None, eval_strategy="steps", eval_steps="2", per_device_eval_batch_size="8")
+    seal = Path("run/checkpoint-2/complete.json")
+    sources = read(seal)["sources"] | {"evaluation that chooses the best checkpoint": "TRL's"}
+    seal.write_text(json.dumps(read(seal) | {"sources": sources}))
+    shown = again()
     assert "from step 2 on counts; changed: the evaluation that chooses the best checkpoint" in shown
 
 

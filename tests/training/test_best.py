@@ -1,7 +1,6 @@
 """The best checkpoint: what is said is measured with the weights that are saved, whatever chose them."""
 
 import json
-import re
 import shutil
 import signal
 from functools import partial
@@ -21,7 +20,6 @@ from grpo.core.errors import UserError
 from grpo.runs import checkpoints
 from grpo.training import callbacks
 from grpo.training.accuracy import AccuracyCurve
-from grpo.training.run_trainer import RunTrainer
 
 BEST = {**LEARNS, "max_steps": "6", "eval_samples": "6", "save_steps": "2", "eval_every": "2", "logging_steps": "1"}
 BEST |= {"load_best_model_at_end": "true", "metric_for_best_model": "accuracy_lenient", "save_total_limit": "1"}
@@ -33,7 +31,7 @@ def scripted(monkeypatch):
     """Let evaluations while training find these values, by step, instead of the accuracy; the rest is real."""
 
     def script(values=VALUES):
-        measure, evaluate = AccuracyCurve._evaluate, RunTrainer.evaluate
+        measure = AccuracyCurve._evaluate
 
         def measured(curve, held_out):
             found = measure(curve, held_out)
@@ -41,12 +39,7 @@ def scripted(monkeypatch):
                 found.summary["accuracy_lenient"] = values[curve.trainer.state.global_step]
             return found
 
-        def evaluated(trainer, *args, **kwargs):
-            found = evaluate(trainer, *args, **kwargs)
-            return found | {"eval_reward": values[trainer.state.global_step]} if "eval_reward" in found else found
-
         monkeypatch.setattr(AccuracyCurve, "_evaluate", measured)
-        monkeypatch.setattr(RunTrainer, "evaluate", evaluated)
 
     return script
 
@@ -85,14 +78,13 @@ def assert_is_of(run, step, last, shown, metric="accuracy_lenient", newest=None)
     assert tools.main(["compare", str(run), shutil.copytree(run, f"copy-{last}")]) == 0
 
 
-TRLS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_size": "8"}
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": "2", "eval_every": None}
 CASES = {  # settings, and the best step
     "all weights": ({}, 4),
     "an adapter": ({"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2"}, 4),
     "the worst": ({"greater_is_better": "false", "eval_num_samples": "2"}, 2),
     "only the best are saved": ({"save_strategy": "best", "save_steps": None}, 4),
-    "beside TRL's evaluation": (TRLS | {"eval_every": None}, 4),
-    "by TRL's evaluation": (TRLS | {"metric_for_best_model": "eval/reward", "eval_every": None}, 4),
+    "by transformers' settings": (BY_STEPS | {"metric_for_best_model": "eval/accuracy_lenient"}, 4),
 }
 
 
@@ -193,14 +185,19 @@ REFUSED = [  # flags, and the line
     (f"{BY} f1 --eval_strategy steps --eval_steps 5", "metric_for_best_model: 'f1' is not a metric; use"),
     (OWN, "metric_for_best_model: accuracy_lenient is measured while training; add --eval_every 10"),
     (f"{OWN} --eval_every 10 --config demo --eval_samples 0", "eval_samples: 0 leaves "),
-    (f"{BY} rewards/x/mean --eval_every 10", "metric_for_best_model: rewards/x/mean is measured by"),
-    (f"{BY} kl --eval_strategy steps --eval_steps 5", "metric_for_best_model: kl is not measured with beta 0; set"),
+    (f"{BY} rewards/x/mean --eval_every 10", "metric_for_best_model: 'rewards/x/mean' is not a metric"),
+    (f"{BY} kl --eval_strategy steps --eval_steps 5 --beta 0.1", "metric_for_best_model: 'kl' is not a metric"),
+    ("--lr_scheduler_type reduce_lr_on_plateau --eval_every 5",
+     "metric_for_best_model: eval_loss, by which the schedule reduce_lr_on_plateau goes, says nothing in GRPO"),
+    ("--eval_every 5 --eval_strategy epoch", "eval_every: 5: eval_strategy epoch says when to evaluate, too; drop"),
     (f"{OWN} --load_best_model_at_end true --config demo", "save_strategy: no saves no checkpoint where"),
     (f"{OWN} --load_best_model_at_end true --eval_every 10 --save_steps 15",
-     "save_steps: 15: accuracy_lenient is measured every 10 .eval_every.; use a multiple of 10"),
+     "save_steps: 15: accuracy_lenient is measured every 10 steps; use a multiple of 10"),
     (f"{OWN} --load_best_model_at_end true --eval_every 5 --save_steps 5 --num_iterations 2",
      "save_steps: 5: checkpoints are saved at the ends of rollouts, each of 2 optimizer steps, and .* multiple of 10"),
     (f"{OWN} --save_strategy best --eval_every 5 --num_iterations 2", "eval_every: 5: .* use a multiple of 10"),
+    (f"{OWN} --save_strategy best --eval_strategy steps --eval_steps 5 --num_iterations 2", "eval_steps: 5: .* of 10"),
+    (f"{OWN} --load_best_model_at_end true --eval_strategy epoch --save_steps 5", ".* strategy to match"),
 ]  # fmt: skip
 
 
@@ -210,7 +207,7 @@ def test_a_choice_that_cannot_be_made_is_a_line(flags, line):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
 
-CHOSEN = [  # flags; the run's own metric, and whether more of it is better
+CHOSEN = [  # flags; the measure that chooses, and whether more of it is better
     (f"{OWN} --load_best_model_at_end true --eval_every 10 --save_steps 20", "accuracy_lenient", True),
     (f"{BY} eval/accuracy_strict --save_strategy best --eval_every 10", "accuracy_strict", True),
     (f"{BY} eval_truncated --eval_every 10", "truncated", False),
@@ -218,19 +215,35 @@ CHOSEN = [  # flags; the run's own metric, and whether more of it is better
     (f"{BY} reward_my_loss --eval_every 10", "reward_my_loss", True),
     (f"{BY} reward --eval_every 10", "reward", True),
     (f"{BY} reward --eval_every 10 --greater_is_better false", "reward", False),
-    (f"{BY} reward --eval_strategy steps --eval_steps 10", None, True),
-    (f"{BY} completions/clipped_ratio --eval_strategy steps --eval_steps 10", None, False),
-    (f"{BY} kl --eval_strategy steps --eval_steps 10 --beta 0.04", None, False),
+    (f"{BY} reward --eval_strategy steps --eval_steps 10", "reward", True),
     (f"{OWN} --load_best_model_at_end true --eval_strategy steps --eval_steps 10 --save_steps 10",
      "accuracy_lenient", True),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flags", "own", "better"), CHOSEN)
-def test_the_runs_own_measures_can_choose(flags, own, better):
-    config = configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
-    assert (config.own_metric, config.training.greater_is_better) == (own, better)
-    assert config.training.load_best_model_at_end is ("load_best_model_at_end" in flags)
-    assert config.training.eval_strategy == "steps" and config.training.eval_steps == 10
-    assert config.trl_evaluates is ("eval_strategy" in flags)
-    assert config.training.metric_for_best_model == re.sub("eval[/_]", "", flags.split()[1])
+@pytest.mark.parametrize(("flags", "metric", "better"), CHOSEN)
+def test_measures_of_evaluations_can_choose(flags, metric, better):
+    training = configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()]).training
+    assert (training.metric_for_best_model, training.greater_is_better) == (metric, better)
+    assert training.load_best_model_at_end is ("load_best_model_at_end" in flags)
+    assert training.eval_strategy == "steps" and training.eval_steps == 10
+
+
+WHEN = [  # settings of the script, flags, and when transformers evaluates
+    ({}, "", "no"),
+    ({"eval_every": 10}, "", "steps"),
+    ({"eval_every": 10}, "--eval_strategy no", "no"),
+    ({"eval_every": 10}, "--eval_strategy epoch", "epoch"),
+    ({"eval_strategy": "epoch"}, "--eval_every 10", "steps"),
+    ({"eval_every": 10}, "--eval_samples 0", "no"),
+    ({"eval_strategy": "epoch"}, "--eval_samples 0", "no"),
+    ({}, "--config demo --eval_samples 0", "no"),
+]
+
+
+@pytest.mark.parametrize(("script", "flags", "strategy"), WHEN)
+def test_the_later_source_says_when_to_evaluate(script, flags, strategy):
+    config = configure(train_grpo.HYPERPARAMETERS | script, [*CPU, *flags.split()])
+    assert config.training.eval_strategy == strategy
+    if strategy == "steps":
+        assert config.training.eval_steps == 10

@@ -323,7 +323,7 @@ def test_a_signal_after_a_failure_does_not_hide_it(under_torchrun, monkeypatch):
 
 REPEATS = {**LEARNS, "max_steps": "4", "eval_samples": "4", "max_samples": "30", "max_completion_length": "12"}
 REPEATS |= {"logging_steps": "1", "save_steps": "3"}
-BY_STEPS = {"eval_strategy": "steps", "eval_steps": "2", "per_device_eval_batch_size": "8"}
+BY_EPOCHS = {"eval_strategy": "epoch", "max_samples": "8", "eval_samples": "4"}
 # After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
 MOMENTS = {
     "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "giving up this evaluation"),
@@ -336,17 +336,13 @@ MOMENTS = {
         "giving up this rollout",
     ),
     "a checkpoint": ({"save_steps": "2"}, "grpo.runs.checkpoints.seal", 1, "finishing this rollout's steps"),
-    "TRL's evaluation": (BY_STEPS, "lean_grpo.sampling.complete", 3, "giving up this evaluation"),
 }
 
 
 def trained(run):
-    """The state of a finished run without TRL's evaluations, whose lines a resumed run may lack."""
+    """The state of a finished run, its lines in one order."""
     state = state_of(Path(run))
-    if any("eval_reward" in line for line in state["metrics"]):
-        del state["samples"]  # TRL's evaluations replace those of their step
     for lines in (state["metrics"], state["state"]["log_history"]):
-        lines[:] = [line for line in lines if not any(key.startswith("eval_") for key in line)]
         lines.sort(key=lambda line: (line["step"], "eval/n" in line, "train_loss" in line))
     return state
 
