@@ -48,9 +48,9 @@ from grpo.policy.templates import fit_to_template
 from grpo.preflight import preflight
 from grpo.preflight.plan import TrainingPlan
 from grpo.report import hub
-from grpo.rewarding.registry import load_rewards, make_task, needing_gold
-from grpo.rewarding.rollout import judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.runs.run import choose_run
+from grpo.scoring.registry import load_rewards, make_task, needing_gold, weights_of
+from grpo.scoring.scorer import Scorer, judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.task.prompts import THINK, PromptFormat
 from grpo.training.accuracy import AccuracyCurve
 from grpo.training.callbacks import add_callbacks
@@ -207,9 +207,9 @@ def experiment(config: Config) -> int:
         model, peft_config = load_model(config)  # AutoModelForCausalLM in bf16, and a LoraConfig if use_peft
         with one_line(kinds=(ValueError, NotImplementedError, ImportError, OSError)):  # TRL's refusals
             trainer = RunTrainer(
+                scorer=Scorer(task, reward_funcs, weights_of(config, reward_funcs)),
                 model=model,
                 processing_class=tokenizer,
-                reward_funcs=list(reward_funcs.values()),
                 args=run.args,
                 train_dataset=data.train,
                 eval_dataset=data.held_out,

@@ -111,7 +111,7 @@ def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
     if not seeds or ours == others:
         return ""
     if len(seeds) == 1:  # both started from the same answers: the final ones are compared
-        theirs, mine = (compare.read_evaluated(arm[seeds[0]]).answers("after") for arm in (others, ours))
+        theirs, mine = (compare.read_evaluated(arm[seeds[0]]).samples("after") for arm in (others, ours))
         return in_points(change_of(LENIENT, comparison.compare(theirs, mine)))
     both = (compare.gains([compare.read_evaluated(arm[seed]) for seed in seeds], LENIENT) for arm in (ours, others))
     return with_interval(*comparison.mean_interval([mine - theirs for mine, theirs in zip(*both, strict=True)]))

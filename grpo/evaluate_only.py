@@ -3,15 +3,16 @@
 from grpo.core.phases import EVALUATION
 from grpo.core.processes import is_first_process
 from grpo.data.dataset import load_questions
-from grpo.evaluation.evaluate import HeldOut, save
 from grpo.policy.answering import Policy
+from grpo.policy.evaluation import HeldOut, save
 from grpo.policy.loading import digest_of_configuration, digest_of_weights, load_for_evaluation, load_tokenizer
 from grpo.policy.templates import fit_to_template
 from grpo.preflight.plan import Plan
 from grpo.preflight.preflight import check
 from grpo.results.printing import print_summaries
-from grpo.rewarding.registry import Rewards, needing_gold, weights_of
 from grpo.runs.run import Run
+from grpo.scoring.registry import needing_gold, weights_of
+from grpo.scoring.scorer import Rewards, Scorer
 from grpo.task.task import Task
 
 
@@ -33,9 +34,9 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
         model = load_for_evaluation(config)
         run.begin_with(digest_of_weights(model), digest_of_configuration(model))
         policy = Policy.in_training(model, tokenizer, config.training, task.prompt.prefill)
-        weights, samples = weights_of(config, rewards), config.script.eval_num_samples
+        scorer = Scorer(task, rewards, weights_of(config, rewards))
         with run.during(EVALUATION):
-            evaluation = HeldOut(questions.held_out, task, rewards, weights, samples).evaluate(policy)
+            evaluation = HeldOut(questions.held_out, scorer, config.script.eval_num_samples).evaluate(policy)
         evaluation.summary["measure"] = run.measure
         # after the evaluation, so that one that fails leaves no files
         run.begin(**task.record(), data=questions.counts())

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's five patches apply, touch one place each, and appear everywhere they should."""
+"""CONTRIBUTING's six patches apply, touch one place each, and appear everywhere they should."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def files_of(patch):
 
 
 def test_each_patch_is_one_place_in_code_tests_and_docs():
-    assert len(PATCHES) == 5
+    assert len(PATCHES) == 6
     for title, patch in PATCHES.items():
         code, *others = files_of(patch)
         used = ["grpo"] if "setting" in title else []  # the line that uses a setting is where it is used
@@ -32,7 +32,7 @@ def test_each_patch_is_one_place_in_code_tests_and_docs():
 
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory):
-    """A copy of the tree with all five patches."""
+    """A copy of the tree with all six patches."""
     tree = tmp_path_factory.mktemp("tree")
     for name in COPIED:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -118,6 +118,9 @@ def test_each_appears_everywhere(patched, tmp_path):
 
     # The check
     assert "0 training rows with more than 2,000 characters in the question" in shown["dry"]
+
+    # The caller of scoring
+    assert "gold answers as they stand earn" in shown["dry"]
 
     # The fault
     said = "it returned -1e+09; return None where there is no value"

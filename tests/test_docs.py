@@ -31,7 +31,7 @@ import train_grpo
 from grpo.__main__ import main as tool
 from grpo.config.configure import configure
 from grpo.config.parsing import Parser
-from grpo.rewarding.registry import shipped
+from grpo.scoring.registry import shipped
 from grpo.training.causes import CAUSES
 
 NOT_RUN = {  # command: why

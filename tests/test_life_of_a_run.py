@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 import train_grpo
 from grpo import __main__ as tools
 from grpo.core.jsonfiles import read_lines
-from grpo.evaluation.evaluate import HeldOut
+from grpo.policy.evaluation import HeldOut
 from grpo.report import contents
 from grpo.report.files import read_run
 from grpo.runs import checkpoints

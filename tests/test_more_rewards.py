@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.more_rewards import debug_reward_func
-from grpo.rewarding.registry import shipped
+from grpo.scoring.registry import shipped
 from rewards import REWARD_FUNCS, THINK_FORMAT
 
 SHIPPED = shipped()

@@ -16,6 +16,7 @@ import torch
 from helpers_pickles import RAN, plant
 from helpers_report import Page, page_of, write_run
 from helpers_runs import DEMO, LEARNS, ROOT
+from helpers_samples import answered
 from huggingface_hub import HfApi
 
 import train_grpo
@@ -29,7 +30,6 @@ from grpo.report import charts, contents, hub
 from grpo.report.files import read_run
 from grpo.report.report import write_page
 from grpo.results import comparison, summary
-from grpo.results.answer import Answer
 from grpo.results.printing import print_answers, print_summaries
 from grpo.results.summary import summarize
 from grpo.runs.directory import claim
@@ -473,7 +473,7 @@ def shown_raw(text):
 def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     text = HOSTILE[kind]
-    one = Answer(text, text, f"{text}<answer>{text}", text, strict=True, lenient=True, truncated=False, tokens=1)
+    one = answered(text, text, f"{text}<answer>{text}", text, strict=True, lenient=True, truncated=False, tokens=1)
     print_answers("before", [one])
     preflight.print_checks([Check("ok", text, text, text)])
     preflight.print_example(text, text)

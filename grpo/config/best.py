@@ -8,7 +8,8 @@ from typing import Any
 from grpo.config.validate import PLACES
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import Geometry
-from grpo.results.measures import LENIENT, MEASURES
+from grpo.results import measures
+from grpo.results.measures import LENIENT
 from grpo.runs.resume import FOLLOW_A_METRIC
 
 REMEDY = f"--metric_for_best_model {LENIENT.key} with --eval_every 10"
@@ -38,7 +39,8 @@ def fill_in(settings: dict[str, Any], origin: Mapping[str, str], geometry: Geome
         raise UserError(f"metric_for_best_model: {metric} says nothing in GRPO; use {REMEDY}")
     if not name:
         return
-    better = {measure.key: measure.higher_is_better for measure in MEASURES if measure.higher_is_better is not None}
+    chosen_by = [measure for measure in measures.MEASURES if measure.higher_is_better is not None]
+    better = {measure.key: measure.higher_is_better for measure in chosen_by}
     if name not in better and not name.startswith("reward_"):
         choices = [*better, *(f"reward_{reward.rpartition('.')[2]}" for reward in settings["reward_funcs"])]
         raise UserError(f"metric_for_best_model: {metric!r} is not a metric{did_you_mean(name, choices)}")

@@ -25,8 +25,8 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, given_by
 from grpo.core.text import shorten
-from grpo.rewarding.functions import Functions, functions_to_names
 from grpo.runs import directory
+from grpo.scoring.functions import Functions, functions_to_names
 
 # Settings of one data set, dropped if a recipe or a flag names another one
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")

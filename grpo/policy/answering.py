@@ -5,8 +5,8 @@ It samples like rollouts (lean_grpo/sampling.py), or with `model.generate` for m
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from accelerate.state import PartialState
@@ -18,24 +18,12 @@ from trl import GRPOConfig
 
 from grpo.core.errors import one_line
 from grpo.core.processes import GivenUp, largest, say
-from grpo.task.prompts import Prompt, tokenized
+from grpo.scoring.sample import Sample
+from grpo.task.prompts import tokenized
 from lean_grpo.sampling import Sampling, complete, configuration, merged, reason_against, sampling_mode
 from lean_grpo.wrappers import unwrapped
 
 REFUSALS = ValueError, TypeError, ImportError  # of a generation configuration
-
-
-class Completion(NamedTuple):
-    """A completion of a prompt."""
-
-    text: str  # begins with the text that the prompt ends in (`prefill`); without special tokens
-    ids: list[int]  # including the end token
-    truncated: bool  # True if it was cut off at the limit
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens without the end token."""
-        return len(self.ids) - (not self.truncated)
 
 
 @dataclass(frozen=True)
@@ -76,32 +64,29 @@ class Policy:
             seed=args.seed,
         )
 
-    def answer(self, questions: Sequence[Prompt], check: Callable[[], Any] = lambda: None) -> list[Completion]:
-        """Answer each question greedily, in order. Each process returns all answers.
+    def answer(
+        self, rows: Sequence[Mapping[str, Any]], draws: int = 0, check: Callable[[], Any] = lambda: None
+    ) -> list[Sample]:
+        """Answer the `prompt` of each row greedily, in order. Each process returns all answers.
 
         Args:
-            questions: prompts, as `Task.ask` builds them.
+            draws: further answers to each, sampled as in rollouts. The global random state is kept.
             check: called after each token; if it raises GivenUp in one process, all raise it.
         """
-        return self.complete(self._tokens(questions), check=check)
-
-    def sample(
-        self, questions: Sequence[Prompt], count: int, check: Callable[[], Any] = lambda: None
-    ) -> list[list[Completion]]:
-        """Draw `count` answers to each question, as in rollouts. The global random state is kept."""
-        many = [ids for ids in self._tokens(questions) for _ in range(count)]
-        drawn = self.complete(many, self.sampling, check)
-        return [drawn[start : start + count] for start in range(0, len(drawn), count)]
-
-    def _tokens(self, questions: Sequence[Prompt]) -> list[list[int]]:
-        return list(tokenized(questions, self.tokenizer, dict(self.template_kwargs)))
+        tokens = list(tokenized([row["prompt"] for row in rows], self.tokenizer, dict(self.template_kwargs)))
+        answers = self.complete(tokens, check=check)
+        drawn = self.complete([ids for ids in tokens for _ in range(draws)], self.sampling, check) if draws else []
+        return [
+            replace(answer, row=row, draws=[replace(draw, row=row) for draw in drawn[at * draws : (at + 1) * draws]])
+            for at, (answer, row) in enumerate(zip(answers, rows, strict=True))
+        ]
 
     def complete(
         self,
         prompts: Sequence[Sequence[int]],
         sampling: Sampling | None = None,
         check: Callable[[], Any] = lambda: None,
-    ) -> list[Completion]:
+    ) -> list[Sample]:
         """Complete each prompt (token ids) once, in order; greedily if `sampling` is None.
 
         Prompts are sorted by length internally, so that there is little padding.
@@ -143,11 +128,11 @@ class Policy:
             given_up = True
         if largest(given_up):
             raise GivenUp
-        return [self._completion(ids, ids[-1] not in ends) for _, ids in sorted(gather_object(done))]
+        return [self._sample(ids, ids[-1] not in ends) for _, ids in sorted(gather_object(done))]
 
-    def _completion(self, ids: list[int], truncated: bool) -> Completion:
+    def _sample(self, ids: list[int], truncated: bool) -> Sample:
         text = self.prefill + str(self.tokenizer.decode(ids, skip_special_tokens=True))
-        return Completion(text, ids, truncated)
+        return Sample(text=text, ids=ids, tokens=len(ids) - (not truncated), truncated=truncated)
 
 
 def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from exact_answers.prose import VALUE
 from exact_answers.verdict import is_ambiguous, kind_of
 from grpo.core.checklist import Check, warn_if
 from grpo.core.functions import innermost, mentioned, parameters, passes_on
@@ -14,12 +15,13 @@ from grpo.data.columns import ALIKE, FACTS, LOOKS, READ
 from grpo.data.remedies import ADDED, PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
-from grpo.results.answer import Answer
 from grpo.results.comparison import FEWEST
 from grpo.runs import resume
+from grpo.scoring.sample import Sample
 from grpo.task.given import WHOLE, distribution, repeat, same_text
 from grpo.task.given_back import CHOICE, Refused
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
+from grpo.task.task import Verdict
 from grpo.task.wrong import rewritten_json
 
 REFUSED = 0.01  # share of gold answers that the judge does not accept, from which it is warned of
@@ -147,12 +149,13 @@ def about_best(plan: TrainingPlan) -> Iterator[Check]:
 
 def _measured(plan: TrainingPlan) -> list[str]:
     """Return the measures of this run's evaluations while it trains that can choose the best checkpoint."""
-    row, is_judged = plan.data.held_out[0], all(map(plan.task.can_judge, plan.data.held_out))
-    grade: dict[str, Any] = plan.task.grade("", row, False if is_judged else None)._asdict()
+    is_judged, by_rule = all(map(plan.task.can_judge, plan.data.held_out)), plan.task.judge is None
+    verdict = Verdict("", False, False, why=VALUE if by_rule else None) if is_judged else Verdict()
     rewards = dict.fromkeys(plan.rewards, 0.0)
-    answer = Answer(row["question"], row["answer"], **grade, truncated=False, tokens=0, rewards=rewards, reward=0.0)
-    known = [one for one in measures.of_answers([answer]) if one.of(answer) is not None]
-    return [one.key for one in known if one.higher_is_better is not None]
+    form = plan.task.form("")
+    sample = Sample(verdict=verdict, format=form, truncated=False, tokens=0, rewards=rewards, reward=0.0)
+    measured = [measure for measure in measures.of_samples([sample]) if measure.of(sample) is not None]
+    return [measure.key for measure in measured if measure.higher_is_better is not None]
 
 
 @CHECKS.add

@@ -18,9 +18,12 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data, Questions
 from grpo.policy import memory
 from grpo.policy.loading import read_configs
-from grpo.preflight.reward_trial import Trial, try_rewards
-from grpo.rewarding.registry import Rewards, weights_of
+from grpo.preflight.reward_trial import Trial, perturbed, try_rewards
 from grpo.runs.run import Run
+from grpo.scoring.guard import without_effects
+from grpo.scoring.registry import weights_of
+from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Rewards, Scorer
 from grpo.task import prompts
 from grpo.task.given_back import MOST, Refused, try_golds
 from grpo.task.task import Task
@@ -58,6 +61,19 @@ class Plan:
     def config(self) -> Config:
         """What the user asked for."""
         return self.run.config
+
+    @property
+    def scorer(self) -> Scorer:
+        """What scores completions of the run."""
+        return Scorer(self.task, self.rewards, weights_of(self.config, self.rewards))
+
+    @cached_property
+    def judged(self) -> dict[str, Sample]:
+        """Test completions of the first row by kind, with the verdicts of the user's judge."""
+        texts = perturbed("", self.first_row.get("answer"), self.task, self.data.wrong_answer)
+        with without_effects():
+            samples = Scorer(self.task, {}, {}).judge([Sample(self.first_row, text) for text in texts.values()])
+        return dict(zip(texts, samples, strict=True))
 
     @property
     def trial(self) -> Trial:
@@ -151,6 +167,10 @@ class TrainingPlan(Plan):
         return Device(device.type, name, -largest(-free), -largest(-total))
 
     @property
+    def judged(self) -> dict[str, Sample]:  # type: ignore[override]  # the rewards' own
+        return self.trial.judged
+
+    @property
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
         training, per_epoch = self.config.training, self.config.geometry.steps_per_epoch(len(self.data.train))
@@ -158,10 +178,8 @@ class TrainingPlan(Plan):
 
     @cached_property
     def trial(self) -> Trial:
-        data, task = self.data, self.task
-        row, reasoning = data.train[0], data.reasoning[0]
-        tried = try_rewards(self.rewards, row, reasoning, task, self.tokenizer, data.wrong_answer)
-        return Trial(*tried, weights_of(self.config, self.rewards))
+        data = self.data
+        return try_rewards(self.scorer, data.train[0], data.reasoning[0], self.tokenizer, data.wrong_answer)
 
 
 class Checks:

@@ -12,7 +12,7 @@ from grpo.core.text import for_rich, shorten
 from grpo.preflight import data_checks, model_checks, reward_checks, room, run_checks
 from grpo.preflight.plan import Plan, TrainingPlan
 from grpo.preflight.reward_trial import completions_table, perfect_values, rewards_table
-from grpo.rewarding.registry import penalties, refuse_columns_like_parameters
+from grpo.scoring.registry import penalties, refuse_columns_like_parameters
 from grpo.task.gold import readable
 
 MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's order

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import short_name
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
-from grpo.preflight.reward_trial import number, perturbed, weighted_sum, works
-from grpo.rewarding.registry import penalties
-from grpo.rewarding.rollout import Fault, Rollout, Score, verdicts
+from grpo.preflight.reward_trial import number, sums, works
+from grpo.scoring.calling import Score
+from grpo.scoring.registry import penalties
+from grpo.scoring.sample import Fault
 from rewards import template_parts
 
 CHECKS = Checks()
@@ -20,17 +21,15 @@ def about_judge(plan: Plan) -> Iterator[Check]:
     task, row = plan.task, plan.first_row
     if task.judge is None:
         return
-    texts = perturbed("", row.get("answer"), task, plan.data.wrong_answer)
-    rollout = Rollout.of_texts([row] * len(texts), list(texts.values()), task.prompt.chat)
-    given = dict(zip(texts, verdicts(task, rollout), strict=True))
-    if fault := next((verdict for verdict in given.values() if isinstance(verdict, Fault)), None):
+    if fault := next((sample.judge_fault for sample in plan.judged.values() if sample.judge_fault), None):
         yield Check("error", "judge", str(fault), "fix it: it gets a completion's text and its row, a dictionary")
         return
-    right = ", ".join(kind for kind, verdict in given.items() if verdict) or "none of them"
+    verdicts = {kind: sample.verdict.lenient for kind, sample in plan.judged.items()}
+    right = ", ".join(kind for kind, is_right in verdicts.items() if is_right) or "none of them"
     remedy = ""
-    if row.get("answer") and (given["wrong answer"] or not given["perfect"]):
+    if row.get("answer") and (verdicts["wrong answer"] or not verdicts["perfect"]):
         remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
-        if not any(given.values()):
+        if not any(verdicts.values()):
             remedy = "it does not accept the gold answer; fix it, unless it judges by other columns"
     yield warn_if(remedy, "judge", f"{task.judge_name}; of the test completions right: {right}", remedy)
 
@@ -38,7 +37,7 @@ def about_judge(plan: Plan) -> Iterator[Check]:
 @CHECKS.add_for_training
 def about_tags(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the prompt shows the tags and marks that the rewards pay for."""
-    total, completion, marks = weighted_sum(plan.trial), plan.task.prompt.completion, list[str]()
+    total, completion, marks = sums(plan.trial), plan.task.prompt.completion, list[str]()
     first = next(iter(plan.trial.texts), "")  # in the format
     if first in total and "no tags" in total and total[first] > total["no tags"]:
         before_answer = template_parts(completion)[-2].split()
@@ -63,7 +62,7 @@ def about_rewards(plan: TrainingPlan) -> Iterator[Check]:
             remedy = "it moves no advantage unless your completions differ in other ways"
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {number(first)} to every test completion", remedy)
-        elif name not in punishing and prefers_wrong(earned := weighted_sum(plan.trial, [name])):
+        elif name not in punishing and prefers_wrong(earned := sums(plan.trial, [name])):
             earns = f"earns {number(earned['wrong answer'])}, the right one {number(earned['perfect'])}"
             finding = f"a wrong answer in perfect form {earns}"
             remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
@@ -73,7 +72,7 @@ def about_rewards(plan: TrainingPlan) -> Iterator[Check]:
 @CHECKS.add_for_training
 def about_all_rewards(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the weighted sum differs between completions, and is highest for the perfect one."""
-    total = weighted_sum(plan.trial)
+    total = sums(plan.trial)
     if plan.trial.weights and not any(plan.trial.weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
     elif total and any(map(works, plan.trial.values.values())):

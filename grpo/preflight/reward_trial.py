@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.table import Table
@@ -10,12 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.text import for_rich, short_name, with_minus
-from grpo.rewarding import registry
-from grpo.rewarding.guard import score
-from grpo.rewarding.registry import Rewards
-from grpo.rewarding.rollout import Fault, Rollout, Score, verdicts
+from grpo.scoring.calling import Score
+from grpo.scoring.guard import without_effects
+from grpo.scoring.sample import Fault, Sample
+from grpo.scoring.scorer import Scorer, weighted_sum
 from grpo.task.gold import alternatives
-from grpo.task.task import Task
+from grpo.task.task import Task, Verdict
 from grpo.task.wrong import rewritten_json, wrong_answer
 from rewards import Gold
 
@@ -36,6 +36,7 @@ class Trial:
     values: Tried = field(default_factory=dict)
     exact: list[str] = field(default_factory=list)  # rewards that need the gold answer character by character
     weights: dict[str, float] = field(default_factory=dict)  # by reward
+    judged: dict[str, Sample] = field(default_factory=dict)  # the first test completions, with the judge's verdicts
 
 
 def perturbed(reasoning: str, gold: Gold | None, task: Task, wrong: str = "") -> dict[str, str]:
@@ -58,50 +59,55 @@ def perturbed(reasoning: str, gold: Gold | None, task: Task, wrong: str = "") ->
     }
 
 
-def rewritten(reasoning: str, row: Mapping[str, Any], task: Task) -> str | None:
-    """Make a right completion whose answer differs from the gold answer in its characters; None if it is not right."""
-    for answer in alternatives(row["answer"])[:1]:
-        text = task.perfect(reasoning, rewritten_json(answer) or f"{answer}.")
-        if next(verdicts(task, Rollout.of_texts([row], [text], task.prompt.chat))) is True:
-            return text
-    return None  # also if the user's judge fails, which about_judge reports
-
-
 def try_rewards(
-    rewards: Rewards,
-    row: dict[str, Any],
+    scorer: Scorer,
+    row: Mapping[str, Any],
     reasoning: str,
-    task: Task,
     tokenizer: PreTrainedTokenizerBase,
     wrong: str = "",
-) -> tuple[dict[str, str], Tried, list[str]]:
-    """Call each reward on each test completion of a training row. Return the completions, and scores.
+) -> Trial:
+    """Call each reward alone on each test completion of a training row, so that one that fails hides no other.
 
-    The completions pass through the tokenizer, like a model's. Last, return the rewards that read the gold answer and
-    pay for a right one only if it is the same character by character.
+    The completions pass through the tokenizer, like a model's.
 
     Args:
         wrong: a wrong answer to the row.
     """
-    texts, rows = perturbed(reasoning, row["answer"], task, wrong), {}
-    if task.judge and "perfect" in texts:
-        rollout = Rollout.of_texts([row], [texts["perfect"]], task.prompt.chat)
-        if next(verdicts(task, rollout)) is False:  # it may judge by other columns: none is known to be right
-            texts = perturbed(reasoning, None, task)
-    if "perfect" in texts and (otherwise := rewritten(reasoning, row, task)):
-        texts[REWRITTEN] = otherwise
-        texts[OTHER_GOLD], rows[OTHER_GOLD] = texts["perfect"], row | {"answer": wrong or wrong_answer(row["answer"])}
-    ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]
-    decoded = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in ids]
-    texts = dict(zip(texts, decoded, strict=True))
-    rollout = Rollout.of_texts([rows.get(kind, row) for kind in texts], decoded, task.prompt.chat, ids)
-    scores = score({name: _impatient(reward) for name, reward in rewards.items()}, rollout)
-    tried = {name: dict(zip(texts, values, strict=True)) for name, values in scores.items()}
-    exact = [name for name, values in tried.items() if wants_every_character(values)]
-    for by_kind in (texts, *tried.values()):
-        for kind in (REWRITTEN, OTHER_GOLD):
-            by_kind.pop(kind, None)  # type: ignore[attr-defined]
-    return texts, tried, exact
+    task = scorer.task
+
+    def made(texts: Mapping[str, str]) -> dict[str, Sample]:
+        found: dict[str, Sample] = {}
+        for kind, text in texts.items():
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            decoded = str(tokenizer.decode(ids, skip_special_tokens=True))
+            same = (sample for sample in judged.values() if sample.text == decoded)  # is not judged again
+            found[kind] = next(same, Sample(row, decoded, ids))
+        return dict(zip(found, scorer.judge(list(found.values())), strict=True))
+
+    with without_effects():
+        judged: dict[str, Sample] = {}
+        tried = judged = made(perturbed(reasoning, row["answer"], task, wrong))
+        if task.judge and "perfect" in judged and judged["perfect"].verdict.lenient is False:
+            tried = made(perturbed(reasoning, None, task))  # it may judge by other columns: none is known to be right
+        samples = dict(tried)
+        if "perfect" in tried:
+            gold = alternatives(row["answer"])[0]
+            otherwise = made({REWRITTEN: task.perfect(reasoning, rewritten_json(gold) or f"{gold}.")})[REWRITTEN]
+            if otherwise.verdict.lenient:
+                other = {**row, "answer": wrong or wrong_answer(row["answer"])}
+                to_other = replace(tried["perfect"], row=other, verdict=Verdict(), judge_fault=None)
+                samples |= {REWRITTEN: otherwise, OTHER_GOLD: scorer.judge([to_other])[0]}
+        scores = {name: _scores(scorer, name, samples) for name in scorer.rewards}
+    exact = [name for name, values in scores.items() if wants_every_character(values)]
+    values = {name: {kind: of_reward[kind] for kind in tried} for name, of_reward in scores.items()}
+    return Trial({kind: sample.text for kind, sample in tried.items()}, values, exact, dict(scorer.weights), judged)
+
+
+def _scores(scorer: Scorer, name: str, samples: Mapping[str, Sample]) -> dict[str, Score]:
+    """Return a reward's score of each sample, by its kind."""
+    alone = replace(scorer, rewards={name: _impatient(scorer.rewards[name])}).reward(list(samples.values()))
+    scores = (sample.faults[0] if sample.faults else (sample.rewards or {})[name] for sample in alone)
+    return dict(zip(samples, scores, strict=True))
 
 
 def _impatient(reward: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,7 +151,7 @@ def works(values: Mapping[str, Score]) -> bool:
     return not any(isinstance(value, Fault) for value in values.values())
 
 
-def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
+def sums(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
     """Return the weighted sum of the rewards (all, or `names`) for each completion.
 
     As in training, a completion on which one of them fails has no sum. A reward that fails on all is left out; {} if
@@ -159,7 +165,7 @@ def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, 
     working = [name for name in names or trial.values if not all(fails(name, kind) for kind in kinds)]
     whole = [kind for kind in kinds if working and not any(fails(name, kind) for name in working)]
     columns: Any = {kind: {name: trial.values[name][kind] for name in working} for kind in whole}
-    return {kind: registry.weighted_sum(values, trial.weights) for kind, values in columns.items()}
+    return {kind: weighted_sum(values, trial.weights) for kind, values in columns.items()}
 
 
 def rewards_table(trial: Trial) -> Table:
@@ -171,9 +177,9 @@ def rewards_table(trial: Trial) -> Table:
     for name, values in trial.values.items():
         weight = "" if trial.weights[name] == 1 else f" × {trial.weights[name]:g}"
         table.add_row(for_rich(short_name(name) + weight), *map(number, values.values()))
-    if total := weighted_sum(trial):
-        sums = [number(total[kind]) if kind in total else "–" for kind in trial.texts]  # – where a reward fails
-        table.add_row("weighted sum", *sums, style="bold")
+    if total := sums(trial):
+        cells = [number(total[kind]) if kind in total else "–" for kind in trial.texts]  # – where a reward fails
+        table.add_row("weighted sum", *cells, style="bold")
     return table
 
 

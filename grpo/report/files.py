@@ -17,9 +17,10 @@ from grpo.core.errors import UserError
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
 from grpo.results import measures, summary
-from grpo.results.answer import Answer, file_of, read_answers
 from grpo.results.measures import Measure
 from grpo.results.readers import read_alarms, read_comparison, read_evaluation, read_metrics, read_record
+from grpo.results.samples import file_of, read_samples
+from grpo.scoring.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class RunFiles:
         names = [path.name for path in self.directory.glob("_ended-at-step-*")]
         return sorted(names, key=lambda name: (len(name), name))
 
-    def answers(self, when: str) -> list[Answer]:
-        """The answers of an evaluation; [] if it does not count."""
-        return read_answers(file_of(self.directory, when)) if when in self.evaluations else []
+    def samples(self, when: str) -> list[Sample]:
+        """The samples of an evaluation; [] if it does not count."""
+        return read_samples(file_of(self.directory, when)) if when in self.evaluations else []
 
 
 def read_run(run: Path) -> RunFiles:

@@ -14,10 +14,10 @@ from grpo.core.text import reward_key, rewarded, short_name
 from grpo.report import charts
 from grpo.report.curves import is_a_rewards_own
 from grpo.report.files import RunFiles, read_run
-from grpo.results.answer import Answer
 from grpo.results.comparison import change_of
 from grpo.results.measures import LENIENT, of_reward
 from grpo.results.summary import HEADINGS
+from grpo.scoring.sample import Sample
 from grpo.task.given import Share, distribution, repeat
 
 REFRESH = 30  # least seconds between two versions of the page while a run trains
@@ -52,13 +52,13 @@ def limits(run: RunFiles) -> dict[str, float]:
     return limits
 
 
-def _examples(run: RunFiles) -> dict[str, list[tuple[Answer, Answer]]]:
+def _examples(run: RunFiles) -> dict[str, list[tuple[Sample, Sample]]]:
     """Return the answers before and after to fixed, broken and never right questions (by the lenient rule)."""
     # a kill while writing leaves fewer
-    pairs = list(zip(run.answers("before"), run.answers("after"), strict=False))
+    pairs = list(zip(run.samples("before"), run.samples("after"), strict=False))
     kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
     return {
-        kind: [(old, new) for old, new in pairs if (old.lenient, new.lenient) == wanted]
+        kind: [(old, new) for old, new in pairs if (old.verdict.lenient, new.verdict.lenient) == wanted]
         for kind, wanted in kinds.items()
     }
 
@@ -68,14 +68,14 @@ def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
 
     Only evaluations with the same questions in the same order are counted.
     """
-    answers = {when: found for when in run.evaluations if (found := run.answers(when))}
-    golds: list[Any] = [one.answer for one in next(iter(answers.values()), [])]
+    answers = {when: found for when in run.evaluations if (found := run.samples(when))}
+    golds: list[Any] = [one.gold for one in next(iter(answers.values()), [])]
     if not repeat(golds):
         return [], None
     given = {
-        when: [str(one.read) for one in of_evaluation]
+        when: [one.verdict.read for one in of_evaluation]
         for when, of_evaluation in answers.items()
-        if [one.answer for one in of_evaluation] == golds
+        if [one.gold for one in of_evaluation] == golds
     }
     shares = distribution(golds, given)
     return shares, max((share for share in shares if not share.others), key=lambda share: share.gold)

@@ -11,8 +11,9 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.core.text import decimals
 from grpo.results import measures
-from grpo.results.answer import Answer, most_given
 from grpo.results.measures import FORMAT_SOFT, FORMAT_STRICT, LENIENT, REWARD, STRICT, Measure
+from grpo.results.samples import most_given
+from grpo.scoring.sample import Sample
 
 SIGNIFICANT = 0.05
 FEWEST = 6  # changed answers that a verdict needs: of five, chance alone turns all one way in 1 of 16 cases
@@ -82,7 +83,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
     return mean, mean - half, mean + half
 
 
-def compare(before: Sequence[Answer], after: Sequence[Answer], judge_error: str = "") -> dict[str, Any]:
+def compare(before: Sequence[Sample], after: Sequence[Sample], judge_error: str = "") -> dict[str, Any]:
     """Compare two evaluations of the same questions, in the same order.
 
     Args:
@@ -97,7 +98,7 @@ def compare(before: Sequence[Answer], after: Sequence[Answer], judge_error: str 
     if [one.question for one in before] != [one.question for one in after] or not before:
         raise UserError("comparison: the two evaluations asked different questions; evaluate both on the same rows")
     changes: dict[str, Any] = {"n": len(before), "verdict": "", "sentence": "", "rewards": {}}
-    for measure in measures.of_answers([*before, *after]):
+    for measure in measures.of_samples([*before, *after]):
         values = [(measure.of(old), measure.of(new)) for old, new in zip(before, after, strict=True)]
         pairs = [(old, new) for old, new in values if old is not None and new is not None]
         if pairs or not measure.is_share:

@@ -9,7 +9,7 @@ from typing import Any
 
 from exact_answers.prose import NOT_UNDERSTOOD
 from grpo.core.text import short_name
-from grpo.results.answer import Answer
+from grpo.scoring.sample import Sample
 
 Summary = Mapping[str, Any]  # the content of eval_*.json
 UNREAD = 0.1  # share of answers that are not understood above which it is shown: how far to trust lenient accuracy
@@ -22,7 +22,7 @@ class Measure:
     Attributes:
         key: its name in eval_*.json, with `eval/` before it in metrics.jsonl and in trackers.
         label: its name for people; `@k` becomes the number of samples.
-        of: the value of an answer (True, False or a number); None if it has none, so that it does not count.
+        of: the value of a sample (True, False or a number); None if it has none, so that it does not count.
         paired: its key in comparison.json; default: `key`.
         curve: True if it has a curve in the report and curves.png, a place in the console's line while training, and
             a column of `compare`.
@@ -36,7 +36,7 @@ class Measure:
 
     key: str
     label: str
-    of: Callable[[Answer], float | None]
+    of: Callable[[Sample], float | None]
     paired: str = ""
     curve: bool = False
     higher_is_better: bool | None = True
@@ -93,7 +93,7 @@ def _meaning_of_reward(summary: Summary) -> str:
 LENIENT = Measure(
     "accuracy_lenient",
     "Accuracy, lenient",
-    lambda answer: answer.lenient,
+    lambda sample: sample.verdict.lenient,
     paired="lenient",
     curve=True,
     meaning=_meaning_of_lenient,
@@ -101,19 +101,19 @@ LENIENT = Measure(
 STRICT = Measure(
     "accuracy_strict",
     "Accuracy, strict",
-    lambda answer: answer.strict,
+    lambda sample: sample.verdict.strict,
     paired="strict",
     curve=True,
     beside=LENIENT.key,
     meaning=_meaning_of_strict,
     tells=lambda summary: not summary.get("judge") or _has_format(summary),  # else it is lenient again
 )
-FORMAT_STRICT = Measure("format_strict", "Format, strict", lambda answer: answer.format_strict, curve=True)
-FORMAT_SOFT = Measure("format_soft", "Format, soft", lambda answer: answer.format_soft)
+FORMAT_STRICT = Measure("format_strict", "Format, strict", lambda sample: sample.format.strict, curve=True)
+FORMAT_SOFT = Measure("format_soft", "Format, soft", lambda sample: sample.format.soft)
 REWARD = Measure(
     "reward",
     "Reward, weighted sum",
-    lambda answer: answer.reward,
+    lambda sample: sample.reward,
     curve=True,
     is_share=False,
     places=2,
@@ -123,19 +123,19 @@ REWARD = Measure(
 MEASURES = (
     LENIENT,
     STRICT,
-    Measure("maj_k", "maj@k, sampled", lambda answer: answer.majority_right),
-    Measure("pass_k", "pass@k, sampled", lambda answer: answer.any_right),
+    Measure("maj_k", "maj@k, sampled", lambda sample: sample.majority_right),
+    Measure("pass_k", "pass@k, sampled", lambda sample: sample.any_right),
     FORMAT_STRICT,
     FORMAT_SOFT,
-    Measure("truncated", "Truncated", lambda answer: answer.truncated, higher_is_better=False),
+    Measure("truncated", "Truncated", lambda sample: sample.truncated, higher_is_better=False),
     Measure(
         "not_understood",
         "Not understood by the judge",
-        lambda answer: None if answer.why is None else answer.why == NOT_UNDERSTOOD,
+        lambda sample: None if sample.verdict.why is None else sample.verdict.why == NOT_UNDERSTOOD,
         higher_is_better=False,
         tells=lambda summary: summary["not_understood"] > UNREAD,
     ),
-    Measure("mean_length", "Mean length, tokens", lambda answer: answer.tokens, higher_is_better=None, is_share=False),
+    Measure("mean_length", "Mean length, tokens", lambda sample: sample.tokens, higher_is_better=None, is_share=False),
     REWARD,
 )
 
@@ -152,8 +152,8 @@ def is_of_evaluation(key: str) -> bool:
 def of_reward(name: str) -> Measure:
     """Return the measure of one of the run's rewards."""
 
-    def value(answer: Answer) -> float | None:
-        return (answer.rewards or {}).get(name)
+    def value(sample: Sample) -> float | None:
+        return (sample.rewards or {}).get(name)
 
     return Measure(f"reward_{name}", short_name(name), value, paired=name, is_share=False, places=2)
 
@@ -164,9 +164,9 @@ def _with_rewards(names: Iterable[str]) -> list[Measure]:
     return [*MEASURES[:at], *map(of_reward, dict.fromkeys(names)), *MEASURES[at:]]
 
 
-def of_answers(answers: Iterable[Answer]) -> list[Measure]:
-    """Return all measures, and that of each reward of the answers."""
-    return _with_rewards(name for answer in answers for name in answer.rewards or {})
+def of_samples(samples: Iterable[Sample]) -> list[Measure]:
+    """Return all measures, and that of each reward of the samples."""
+    return _with_rewards(name for sample in samples for name in sample.rewards or {})
 
 
 def of_summaries(summaries: Iterable[Summary]) -> list[Measure]:

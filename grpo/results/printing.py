@@ -8,9 +8,9 @@ from rich.table import Table
 
 from grpo.core.processes import show
 from grpo.core.text import for_rich, shorten
-from grpo.results.answer import Answer
 from grpo.results.measures import of_summaries
 from grpo.results.summary import HEADINGS, table_rows
+from grpo.scoring.sample import Sample
 from grpo.task.gold import readable
 from rewards import Gold
 
@@ -41,11 +41,11 @@ def show_answer(
     show(Panel(body, title=title, title_align="left"))
 
 
-def print_answers(when: str, answers: Sequence[Answer], pattern: str = "xml") -> None:
+def print_answers(when: str, samples: Sequence[Sample], pattern: str = "xml") -> None:
     """Print the first held-out questions, always the same, with their greedy completions."""
-    for one in answers[:2]:
-        title, notes = f"a held-out question, {when}", list(filter(None, [one.verdict]))
-        show_answer(title, one.question, one.completion, one.how_read(pattern), one.answer, notes)
+    for sample in samples[:2]:
+        title, notes = f"a held-out question, {when}", list(filter(None, [str(sample.verdict)]))
+        show_answer(title, sample.question, sample.text, sample.how_read(pattern), sample.gold, notes)
 
 
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:

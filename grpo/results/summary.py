@@ -6,9 +6,9 @@ from typing import Any
 
 from grpo.core.text import decimals
 from grpo.results import measures
-from grpo.results.answer import Answer
 from grpo.results.comparison import change_of
 from grpo.results.measures import Measure, Summary
+from grpo.scoring.sample import Sample
 
 HEADINGS = {"before": "Before", "after": "After", "only": "Result"}  # evaluation → heading of its column
 
@@ -30,17 +30,17 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return `n`, each measure that the answers have, shares with their intervals, and the number of samples, `k`."""
-    summary: dict[str, Any] = {"n": len(answers)}
-    for measure in measures.of_answers(answers):
-        values = [value for value in map(measure.of, answers) if value is not None]
+def summarize(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return `n`, each measure that the samples have, shares with their intervals, and the number of draws, `k`."""
+    summary: dict[str, Any] = {"n": len(samples)}
+    for measure in measures.of_samples(samples):
+        values = [value for value in map(measure.of, samples) if value is not None]
         if values:
             summary[measure.key] = fmean(values)
         if values and measure.is_share:
             bounds = wilson(sum(map(bool, values)), len(values))
             summary[f"{measure.key}_low"], summary[f"{measure.key}_high"] = bounds
-    return summary | ({"k": len(answers[0].samples)} if answers[0].samples else {})
+    return summary | ({"k": len(samples[0].draws)} if samples[0].draws else {})
 
 
 def meanings(summary: Summary) -> dict[str, str]:

@@ -129,7 +129,7 @@ def _refused(
 def _is_right(task: Task, given: str, row: Mapping[str, Any], gold: str, exact: bool) -> bool:
     texts = [task.perfect("", given), given] if task.judge is None else [task.perfect("", given)]
     try:
-        right = all(task.verdict(text, row) for text in texts)
+        right = all(task.verdict(text, row).lenient for text in texts)
     except USERS_ERRORS:
         return True
     return right and not (exact and given == gold and not is_gold(task.answer(texts[0]), gold))

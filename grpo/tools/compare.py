@@ -20,10 +20,10 @@ from grpo.core.settings import ScriptArguments, about, makes_another_experiment,
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison, measures
-from grpo.results.answer import Answer
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
 from grpo.runs.resume import COLUMNS, independent
+from grpo.scoring.sample import Sample
 
 DEFAULTS = dataclasses.asdict(ScriptArguments())
 HELPERS = "code in ", "contents of "  # how the labels of what functions use begin
@@ -143,7 +143,7 @@ def _copies(runs: Sequence[RunFiles]) -> dict[Path, Path]:
     first: dict[str, Path] = {}
     copies: dict[Path, Path] = {}
     for run in runs:
-        if answers := run.answers("after"):
+        if answers := run.samples("after"):
             same = first.setdefault(json.dumps([one.to_json() for one in answers]), run.directory)
             copies |= {} if same == run.directory else {run.directory: same}
     return copies
@@ -181,9 +181,9 @@ def _table(runs: Sequence[RunFiles], counted_runs: Sequence[RunFiles], hidden: S
 def after_training(runs: Sequence[RunFiles]) -> list[str]:
     """Compare each later run with the first, by their answers to the same questions after training."""
     first, *others = runs
-    answers, lines = first.answers("after"), []
+    answers, lines = first.samples("after"), []
     for run in others:
-        theirs = run.answers("after")
+        theirs = run.samples("after")
         if not (answers and theirs):
             continue
         pairs = _common(answers, theirs, by_row=bool(first.evaluations["after"].get("judge")))
@@ -211,17 +211,17 @@ def _other_judges(first: RunFiles, run: RunFiles) -> str:
     return f"may have other judges (other {', other '.join(helpers)})" if helpers else ""
 
 
-def _common(one: Sequence[Answer], other: Sequence[Answer], by_row: bool) -> list[tuple[Answer, Answer]]:
+def _common(one: Sequence[Sample], other: Sequence[Sample], by_row: bool) -> list[tuple[Sample, Sample]]:
     """Pair the answers to the questions that are in both, with the same gold answer.
 
     Args:
         by_row: the judge is the user's, which reads the other columns, too.
     """
 
-    def key(answer: Answer) -> str:
-        return json.dumps([answer.question, answer.answer, answer.row if by_row else None])
+    def key(answer: Sample) -> str:
+        return json.dumps([answer.question, answer.gold, answer.columns if by_row else None])
 
-    theirs: dict[str, list[Answer]] = {}
+    theirs: dict[str, list[Sample]] = {}
     for answer in other:
         theirs.setdefault(key(answer), []).append(answer)
     return [(answer, theirs[key(answer)].pop(0)) for answer in one if theirs.get(key(answer))]

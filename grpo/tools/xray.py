@@ -12,21 +12,22 @@ import argparse
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from exact_answers import is_right
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import decimals, printable, shorten, with_minus
 from grpo.data.files import decimal
-from grpo.evaluation.evaluate import with_rewards
 from grpo.report.files import read_run
-from grpo.results.answer import Answer, file_of, most_given, read_answers
 from grpo.results.measures import REWARD, Measure, of_reward
 from grpo.results.readers import read_record
-from grpo.rewarding import guard, registry
-from grpo.rewarding.rollout import Rollout
+from grpo.results.samples import file_of, most_given, read_samples
+from grpo.scoring import registry
+from grpo.scoring.guard import say_faults, without_effects
+from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Scorer
 from grpo.task.given import WHOLE
 from grpo.task.gold import alternatives, read_column, readable
 from grpo.task.prompts import XML, PromptFormat
@@ -37,22 +38,22 @@ WHEN = ("after", "before", "only")  # evaluations of a run, the first is read
 MAX_LISTED = 5  # flagged rows of each kind that are listed
 
 
-def suspicions(answer: Answer, task: Task) -> Iterator[str]:
+def suspicions(sample: Sample, task: Task) -> Iterator[str]:
     """Return reasons to look at a completion again. With the user's judge, skip those of the lenient rule."""
-    text = answer.completion
-    after = "" if answer.lenient else text.rpartition("</answer>")[2]  # "or rather 7"
-    unpaid = answer.lenient and not answer.strict
-    if not task.judge_name and (unpaid or any(is_right(after, one) for one in alternatives(answer.answer) if after)):
+    text, verdict = sample.text, sample.verdict
+    after = "" if verdict.lenient else text.rpartition("</answer>")[2]  # "or rather 7"
+    unpaid = verdict.lenient and not verdict.strict
+    if not task.judge_name and (unpaid or any(is_right(after, gold) for gold in alternatives(sample.gold) if after)):
         yield "right by the lenient rule, but not exactly the gold answer"
-    if not answer.read and answer.format_soft:
+    if not verdict.read and sample.format.soft:
         yield "format right, answer empty"
     if text.count("<answer>") > 1:
         yield "several <answer> tags: the last one counts"
 
 
-def read_foreign(file: Path, task: Task) -> dict[int, Answer]:
-    """Read and grade an answer per line, by its number."""
-    answers = {}
+def read_foreign(file: Path) -> dict[int, Sample]:
+    """Read a completion per line, by its number."""
+    samples = {}
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
@@ -66,11 +67,9 @@ def read_foreign(file: Path, task: Task) -> dict[int, Answer]:
         if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        row = {"answer": gold}
-        lenient = None if gold is None or task.judge_name else task.verdict(text, row)
-        grade: dict[str, Any] = task.grade(text, row, lenient)._asdict()
-        answers[number] = Answer(answer=gold, completion=text, row=fields, **grade)
-    return answers
+        row = {key: value for key, value in fields.items() if key != "completion"}
+        samples[number] = Sample({**row, "answer": gold}, text)
+    return samples
 
 
 def is_of_a_run(file: Path) -> bool:
@@ -106,8 +105,8 @@ def task_of(file: Path) -> Task:
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
-def scored(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_files: bool) -> list[Answer]:
-    """Return the answers with the values of the named rewards, and their sum."""
+def scored(samples: Sequence[Sample], names: Sequence[str], task: Task, allow_files: bool) -> list[Sample]:
+    """Return judged samples with the values of the named rewards, and their sum."""
     rewards = registry.rewards_by_name(
         names, {}, registry.parameters_of_run(task, 0), registry.shipped(names), allow_files
     )
@@ -117,34 +116,33 @@ def scored(answers: Sequence[Answer], names: Sequence[str], task: Task, allow_fi
             needed = "the tokens of the completions"
         elif task.judge_name and "task" in registry.parameters(reward):
             needed = f"the run's judge {task.judge_name}, whose verdicts the run has recorded"
-        elif registry.needs_answer(reward, task) and any(one.answer is None for one in answers):
+        elif registry.needs_answer(reward, task) and any(sample.gold is None for sample in samples):
             needed = "an answer, which not every row has"
         if needed:
             raise UserError(f"--reward_funcs: {name!r} needs {needed}; use another one")
-    columns = dict.fromkeys(key for one in answers for key in one.row if key != "completion")
+    columns = dict.fromkeys(key for sample in samples for key in sample.row)
     registry.refuse_columns_like_parameters(rewards, columns)
-    data = []
-    for one in answers:
-        row = {key: one.row.get(key) for key in columns} | {"answer": one.answer}
-        row |= {"question": one.question} if one.question else {}
-        data.append(row | {"prompt": task.ask(str(row.get("question", "")))})
-    texts = [one.completion for one in answers]
-    rollout = Rollout.of_texts(data, texts, task.prompt.chat)
-    scores = guard.excluding_faults(guard.score(rewards, rollout))
-    return with_rewards(answers, scores, dict.fromkeys(scores, 1.0))
+    whole = []  # with the same columns
+    for sample in samples:
+        row = {key: sample.row.get(key) for key in columns}
+        whole.append(replace(sample, row={**row, "prompt": task.ask(str(row.get("question", "")))}))
+    with without_effects():
+        found = Scorer(task, rewards, dict.fromkeys(rewards, 1.0)).reward(whole)
+    say_faults(found)
+    return found
 
 
-def print_findings(answers: Mapping[int, Answer], task: Task, heading: str) -> None:
+def print_findings(samples: Mapping[int, Sample], task: Task, heading: str) -> None:
     """Print the number of right answers, each reward's mean, and the first flagged answers of each kind."""
     flagged: dict[str, list[int]] = {}
-    for number, answer in answers.items():
-        for kind in suspicions(answer, task):
+    for number, sample in samples.items():
+        for kind in suspicions(sample, task):
             flagged.setdefault(kind, []).append(number)
-    all_of_them = list(answers.values())
-    verdicts = [one.lenient for one in all_of_them if one.lenient is not None]
+    all_of_them = list(samples.values())
+    verdicts = [sample.verdict.lenient for sample in all_of_them if sample.verdict.lenient is not None]
     rule = printable(f"by {task.judge_name}") if task.judge_name else "lenient"
-    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(answers)} rows"
-    shaped = f", {sum(bool(one.format_soft) for one in all_of_them)} in the format" if task.has_format else ""
+    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(samples)} rows"
+    shaped = f", {sum(bool(sample.format.soft) for sample in all_of_them)} in the format" if task.has_format else ""
     print(f"{heading}{right}{shaped}, {len(set().union(*flagged.values()))} flagged")
     most = most_given(all_of_them)
     if most and most.for_everything:
@@ -159,22 +157,22 @@ def print_findings(answers: Mapping[int, Answer], task: Task, heading: str) -> N
         mean, above = (decimals(fmean(known), 3), f"{fmean(value > 0 for value in known):.0%}") if known else "––"
         print(f"{printable(name):<28}{mean:>12}{above:>8}")
     for kind, numbers in flagged.items():
-        print(f"\n{kind} ({len(numbers)} of {len(answers)})")
+        print(f"\n{kind} ({len(numbers)} of {len(samples)})")
         for number in numbers[:MAX_LISTED]:
-            answer = answers[number]
-            read = shorten(answer.how_read(task.prompt.pattern), 60)
+            sample = samples[number]
+            read = shorten(sample.how_read(task.prompt.pattern), 60)
             if read.startswith(WHOLE):  # which no line shows otherwise
-                read = f"{shorten(answer.completion, 60)} ({read})"
-            parts = [f"gold: {shorten(readable(answer.answer), 60)}", f"answer read: {read}"]
-            parts += [answer.verdict] if answer.why else []
+                read = f"{shorten(sample.text, 60)} ({read})"
+            parts = [f"gold: {shorten(readable(sample.gold), 60)}", f"answer read: {read}"]
+            parts += [str(sample.verdict)] if sample.verdict.why else []
             for name, measure in columns.items():
-                parts.append(f"{name} {'–' if (value := measure.of(answer)) is None else with_minus(value, 'zg')}")
+                parts.append(f"{name} {'–' if (value := measure.of(sample)) is None else with_minus(value, 'zg')}")
             print(printable(f"  line {number}: {', '.join(parts)}"))
 
 
-def are_scored(answers: Sequence[Answer]) -> bool:
-    """True if all answers have rewards."""
-    return all(one.rewards is not None for one in answers)
+def are_scored(samples: Sequence[Sample]) -> bool:
+    """True if all samples have rewards."""
+    return all(sample.rewards is not None for sample in samples)
 
 
 def main(argv: list[str]) -> int:
@@ -193,12 +191,16 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     file = choose_file(given.path)
     task = task_of(file)
-    answers = dict(enumerate(read_answers(file), 1)) if is_of_a_run(file) else read_foreign(file, task)
-    if not answers:
+    if is_of_a_run(file):
+        samples = dict(enumerate(read_samples(file), 1))
+    else:
+        unjudged = read_foreign(file)
+        samples = dict(zip(unjudged, Scorer(task, {}, {}).judge(list(unjudged.values())), strict=True))
+    if not samples:
         raise UserError(f"{file} is empty; write one JSON object per line")
-    unscored = list(answers.values())
-    if given.reward_funcs or not (are_scored(unscored) or any(one.answer is None for one in unscored)):
+    unscored = list(samples.values())
+    if given.reward_funcs or not (are_scored(unscored) or any(sample.gold is None for sample in unscored)):
         names, allowed = given.reward_funcs or list(REWARD_FUNCS), given.allow_custom_rewards == "true"
-        answers = dict(zip(answers, scored(unscored, names, task, allowed), strict=True))
-    print_findings(answers, task, "" if file == given.path else f"{file.name}: ")
+        samples = dict(zip(samples, scored(unscored, names, task, allowed), strict=True))
+    print_findings(samples, task, "" if file == given.path else f"{file.name}: ")
     return 0

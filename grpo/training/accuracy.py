@@ -16,15 +16,14 @@ from grpo.core.phases import EVALUATION
 from grpo.core.processes import GivenUp, is_first_process, say, show
 from grpo.core.text import decimals
 from grpo.data.dataset import Data
-from grpo.evaluation import evaluate
-from grpo.evaluation.evaluate import Evaluation, HeldOut
 from grpo.policy.answering import Policy
+from grpo.policy.evaluation import Evaluation, HeldOut, save
 from grpo.results import comparison
-from grpo.results.answer import Answer, file_of, read_answers
 from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
-from grpo.rewarding.registry import weights_of
+from grpo.results.samples import file_of, read_samples
 from grpo.runs.run import Run
+from grpo.scoring.sample import Sample
 from grpo.task.given_back import try_golds
 from grpo.task.task import Task
 from grpo.training import causes
@@ -47,10 +46,8 @@ class AccuracyCurve(TrainerCallback):
     """
 
     def __init__(self, run: Run, trainer: Any, data: Data) -> None:
-        script = run.config.script
         self.run, self.trainer = run, trainer
-        weights = weights_of(run.config, trainer.rewards)
-        self.held_out = HeldOut(data.held_out, trainer.task, trainer.rewards, weights, script.eval_num_samples)
+        self.held_out = HeldOut(data.held_out, trainer.scorer, run.config.script.eval_num_samples)
         self.before: Evaluation | None = None
         self.after: Evaluation | None = None
         self._begins_anew = False  # True if a resumed run has measured it again
@@ -77,8 +74,8 @@ class AccuracyCurve(TrainerCallback):
         else:
             say("Evaluation before training: reused from the start of the run")
         if is_first_process():
-            evaluate.save(self.run.output, "before", before)
-            print_answers("before training", before.answers, trainer.task.prompt.pattern)
+            save(self.run.output, "before", before)
+            print_answers("before training", before.samples, trainer.scorer.task.prompt.pattern)
         self.before = before
         metric = trainer.args.metric_for_best_model
         if metric and before.summary.get(metric) is None:
@@ -98,23 +95,23 @@ class AccuracyCurve(TrainerCallback):
         last = self.after if step == trainer.state.global_step else None
         after = last or self._evaluate(self.held_out)
         if is_first_process():
-            evaluate.save(run.output, "after", after, step)
+            save(run.output, "after", after, step)
             error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-            compared = comparison.compare(before.answers, after.answers, error)
+            compared = comparison.compare(before.samples, after.samples, error)
             needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
-            seen = trainer.history, trainer.state.log_history, before.answers, after.answers, compared
-            reasons = causes.explain(*seen, refused_golds(trainer.task, before.answers)) if needed else []
+            seen = trainer.history, trainer.state.log_history, before.samples, after.samples, compared
+            reasons = causes.explain(*seen, refused_golds(trainer.scorer.task, before.samples)) if needed else []
             compared |= {"step": step, "diagnosis": reasons}
             write_json(run.output / "comparison.json", compared)
-            print_answers("after training", after.answers, trainer.task.prompt.pattern)
+            print_answers("after training", after.samples, trainer.scorer.task.prompt.pattern)
             print_summaries({"before": before.summary, "after": after.summary}, compared)
 
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
-        trainer, task = self.trainer, held_out.task
+        trainer, task = self.trainer, held_out.scorer.task
         with self.run.during(EVALUATION), sharding.whole(trainer) as model:
             policy = Policy.in_training(model, trainer.processing_class, trainer.args, task.prompt.prefill)
-            evaluation = held_out.evaluate(policy, self.run)
+            evaluation = held_out.evaluate(policy, self.run.check, self.run.at_once)
         evaluation.summary["measure"] = self.run.measure
         return evaluation
 
@@ -140,7 +137,7 @@ class AccuracyCurve(TrainerCallback):
         """Return the measures of this step by transformers' names. Raise GivenUp for a signal."""
         state = self.trainer.state
         ends = state.global_step >= state.max_steps
-        held_out = self.held_out if ends else dataclasses.replace(self.held_out, samples=1)  # greedy answers alone
+        held_out = self.held_out if ends else dataclasses.replace(self.held_out, draws=1)  # greedy answers alone
         self.run.check_all()
         evaluation = self._evaluate(held_out)
         self.after = evaluation if ends else None
@@ -173,9 +170,9 @@ def _is_due(args: Any, state: TrainerState) -> bool:
     return control.should_evaluate or state.global_step >= state.max_steps
 
 
-def refused_golds(task: Task, answers: Sequence[Answer]) -> str:
+def refused_golds(task: Task, samples: Sequence[Sample]) -> str:
     """Say which gold answers the judge does not accept when they are given back; "" if these are few."""
-    refused = try_golds(task, [{**one.row, "question": one.question, "answer": one.answer} for one in answers])
+    refused = try_golds(task, [sample.row for sample in samples])
     return str(refused) if refused.share > REFUSED else ""
 
 
@@ -190,9 +187,9 @@ def saved_evaluation(directory: Path, held_out: HeldOut, measure: str) -> Evalua
     """Load a run's evaluation before training, if it is whole and of this measure and number of samples."""
     try:
         summary = read_object(directory / "eval_before.json")
-        answers = read_answers(file_of(directory, "before"))
+        samples = read_samples(file_of(directory, "before"))
     except UserError:  # a broken file: measure again
         return None
-    wanted = len(held_out.rows), held_out.samples, measure
-    found = len(answers), summary.get("k", 1), summary.get("measure")
-    return Evaluation(summary, answers) if found == wanted else None
+    wanted = len(held_out.rows), held_out.draws, measure
+    found = len(samples), summary.get("k", 1), summary.get("measure")
+    return Evaluation(summary, samples) if found == wanted else None

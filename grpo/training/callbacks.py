@@ -17,9 +17,9 @@ from grpo.data.dataset import Data
 from grpo.policy import templates
 from grpo.report import report, trackers
 from grpo.results.measures import is_of_evaluation
-from grpo.rewarding import registry
 from grpo.runs import resume
 from grpo.runs.run import Run
+from grpo.scoring import registry
 from grpo.task.task import Task
 from grpo.training import console
 from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History, collapse
@@ -38,7 +38,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
         perfect: each reward's value for a perfect completion, by logged name.
     """
     config = run.config
-    trainer.task, trainer.prefill = task, task.prompt.prefill
+    trainer.prefill = task.prompt.prefill
     trainer.run, trainer.each_token = run, run.check
     run.begin_with(trainer.weights, trainer.configuration)
     record = task.record()
@@ -47,7 +47,9 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     tokenizer: Any = trainer.processing_class
     chat = task.prompt.chat
     unended = templates.unended(tokenizer, trainer.eos_token_ids, config.template_kwargs) if chat else ""
-    trainer.history = History(perfect=perfect, penalties=sorted(registry.penalties(trainer.rewards)), unended=unended)
+    trainer.history = History(
+        perfect=perfect, penalties=sorted(registry.penalties(trainer.scorer.rewards)), unended=unended
+    )
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
@@ -149,7 +151,7 @@ class Watch(TrainerCallback):
     """Raise the alarm of each cause once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>`.
 
     TRL has gathered the metrics from all processes, so that all reach the same findings and stop at the same step
-    without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
+    without communicating. It also ends a run whose rewards fail too often (scoring/guard.py).
     """
 
     def __init__(

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from grpo.core.text import reward_key, rewarded
 from grpo.policy.templates import ADD_END
-from grpo.results.answer import Answer, most_given
 from grpo.results.comparison import change_of
 from grpo.results.measures import LENIENT, REWARD, Measure
+from grpo.results.samples import most_given
+from grpo.scoring.sample import Sample
 from grpo.task.given import MOSTLY, NEARLY_ALL, QUESTIONS, OneAnswer, one_answer, same_text
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
@@ -68,7 +69,7 @@ class History:
     perfect: dict[str, float] = field(default_factory=dict)
     penalties: list[str] = field(default_factory=list)
     unended: str = ""
-    answers: list[tuple[Answer, Answer]] = field(default_factory=list)
+    answers: list[tuple[Sample, Sample]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
     refused: str = ""
 
@@ -107,8 +108,8 @@ class History:
 def explain(
     history: History,
     log: list[Metrics],
-    before: Sequence[Answer],
-    after: Sequence[Answer],
+    before: Sequence[Sample],
+    after: Sequence[Sample],
     comparison: dict[str, Any],
     refused: str = "",
 ) -> list[str]:
@@ -196,8 +197,8 @@ def _weights_unchanged(seen: History) -> str | None:
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
     # right answers need not change
-    same = [not old.lenient for old, new in seen.answers if old.completion == new.completion]
-    wrong = sum(not old.lenient for old, _ in seen.answers)
+    same = [not old.verdict.lenient for old, new in seen.answers if old.text == new.text]
+    wrong = sum(not old.verdict.lenient for old, _ in seen.answers)
     if wrong and sum(same) >= MOSTLY * wrong:
         share = f", {sum(same)} of the {wrong} wrong ones among them" if wrong < len(seen.answers) else ""
         count = f"{len(same)} of {len(seen.answers)} answers are word for word those from before"

@@ -4,7 +4,7 @@ Private members of TRL 1.16 and transformers that this module overrides or uses,
 one changes:
 
     _generate                      training/test_run_trainer.py::test_phases_are_timed
-    _calculate_rewards             rewarding/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
+    _calculate_rewards             scoring/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
     _metrics                       training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
     _logs                          training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
     _step                          training/test_stopping.py::test_checkpoints_due_amid_a_rollout_come_at_its_end
@@ -56,16 +56,17 @@ from grpo.core.processes import GivenUp, say
 from grpo.policy.loading import digest_of_configuration, digest_of_weights
 from grpo.report import card, hub, trackers
 from grpo.results.measures import LENIENT, is_of_evaluation
-from grpo.rewarding.guard import RewardGuard, keep_random_states, random_states_kept
-from grpo.rewarding.rollout import Fault, Rollout, verdicts
 from grpo.runs import checkpoints, pickles
 from grpo.runs.run import Run
+from grpo.scoring.guard import RewardGuard, keep_random_states, random_states_kept
+from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Scorer
 from grpo.task import given
-from grpo.task.task import Task
 from grpo.training import sampling_trial
 from grpo.training.causes import History
 from lean_grpo import LeanGRPOTrainer
 from lean_grpo.overrides import same_loss
+from rewards import completion_text
 
 
 class _Watch(TypedDict):
@@ -104,8 +105,7 @@ class RunTrainer(LeanGRPOTrainer):
         max_faulty_rewards: the largest share of a rollout's rows on which rewards may fail, in [0, 1] (guard.py).
 
     Attributes:
-        task: the run's task. It judges evaluations and the logged shares of groups; training itself only uses
-            rewards.
+        scorer: scores completions. Verdicts are for the logged shares of groups; training itself only uses rewards.
         solved: the share of right completions in each group of the last rollout of all processes, (groups,); NaN if
             unknown.
         given: the last rollout's answers and gold answers of all processes, as `given.tally` counts them.
@@ -119,16 +119,16 @@ class RunTrainer(LeanGRPOTrainer):
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
 
-    task: Task | None = None
     run: Run | None = None
     wandb_id: str | None = None
     measure: Callable[[], dict[str, float]] = staticmethod(dict)
 
-    def __init__(self, model: Any, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
+    def __init__(self, scorer: Scorer, model: Any, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         is_loaded = not isinstance(model, str)
         self.weights = digest_of_weights(model) if is_loaded else ""
         self.configuration = digest_of_configuration(model) if is_loaded else ""
-        super().__init__(model, *args, **kwargs)
+        super().__init__(model, list(scorer.rewards.values()), *args, **kwargs)
+        self.scorer = scorer
         self.seal_record: dict[str, Any] = {}
         self._restore_random_states: Callable[[], None] | None = None
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
@@ -228,11 +228,6 @@ class RunTrainer(LeanGRPOTrainer):
         super().log(logs, *args, **kwargs)
         self.log_completions = shows
 
-    @property
-    def rewards(self) -> dict[str, Callable[..., Any]]:
-        """The rewards by the names that TRL logs."""
-        return dict(zip(self.reward_func_names, cast(Any, self.reward_funcs), strict=True))
-
     # Signals
 
     def keep_random_states(self) -> None:
@@ -304,40 +299,38 @@ class RunTrainer(LeanGRPOTrainer):
         step = f"{self.args.seed} {self.args.process_index} {self.state.global_step}"
         self._rollouts_of = step, self._rollouts_of[1] + 1 if self._rollouts_of[0] == step else 0
         seed = f"{step} {self._rollouts_of[1]}"
-        with self._timed(REWARDS, "time/rewards"), self.guard.guarding(self), random_states_kept(seed):
-            values = super()._calculate_rewards(inputs, prompts, completions, ids)
-            rollout = Rollout(inputs, completions, ids)
-            judged = list(verdicts(self.task, rollout)) if self.task else [None] * len(inputs)
-            self._count_answers(rollout)
-        self._note_solved(judged)
-        return self.guard.exclude(self, values)
+        shared = {"trainer_state": self.state, "log_extra": self._log_completion_extra, "log_metric": self._log_metric}
+        texts = map(completion_text, completions)
+        samples = [Sample(row, text, tokens) for row, text, tokens in zip(inputs, texts, ids, strict=True)]
+        with self._timed(REWARDS, "time/rewards"), random_states_kept(seed):
+            samples = self.scorer.score(samples, shared)
+            self._count_answers(samples)
+        self._note_solved(samples)
+        return self.guard.gather(self, samples)
 
-    def _count_answers(self, rollout: Rollout) -> None:
+    def _count_answers(self, samples: Sequence[Sample]) -> None:
         """Count the answers of all processes, to see whether the policy gives one answer to everything."""
-        if self.task is None:
-            return
-        texts = [self.task.answer(text)[: given.CLIPPED] for text in rollout.texts]
-        pairs = gather_object([(text, row.get("answer")) for text, row in zip(texts, rollout.rows, strict=True)])
+        pairs = gather_object([(sample.verdict.read[: given.CLIPPED], sample.gold) for sample in samples])
         answers, golds = [text for text, _ in pairs], [gold for _, gold in pairs]
         self.given = given.tally(answers, golds, self.num_generations or 1)
 
-    def _note_solved(self, judged: Sequence[bool | Fault | None]) -> None:
+    def _note_solved(self, samples: Sequence[Sample]) -> None:
         """Log the shares of groups that are all right, all wrong and mixed.
 
         Args:
-            judged: the verdicts on this process' completions.
+            samples: this process' completions.
         """
-        faults = [verdict for verdict in judged if isinstance(verdict, Fault)]
+        faults = [sample.judge_fault for sample in samples if sample.judge_fault]
+        verdicts = [sample.verdict.lenient for sample in samples]
         # for all processes to gather: infinity where the judge failed, NaN where it cannot judge
-        numbers = [math.inf if isinstance(one, Fault) else math.nan if one is None else float(one) for one in judged]
+        numbers = [math.nan if verdict is None else float(verdict) for verdict in verdicts]
+        numbers = [math.inf if sample.judge_fault else number for sample, number in zip(samples, numbers, strict=True)]
         right = self.accelerator.gather(torch.tensor(numbers, device=self.accelerator.device)).cpu()
         if right.isinf().any() and not self._judge_failed:
             fault = gather_object(faults[:1])[0]
             say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
             self._judge_failed = True
         right = right.masked_fill(right.isinf(), torch.nan)
-        if self.task is not None:
-            self.task.forget()
         self.solved = right.view(-1, self.num_generations or 1).mean(dim=1)
         known = self.solved[~self.solved.isnan()]
         kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from grpo.core.errors import UserError, one_line
-from grpo.rewarding.guard import random_states_kept
+from grpo.scoring.guard import random_states_kept
 from lean_grpo import sampling, sharding
 
 TOKENS = 4  # to sample, beside those that the arguments demand

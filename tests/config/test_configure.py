@@ -16,10 +16,10 @@ from grpo.config.parsing import Parser
 from grpo.core.errors import UserError
 from grpo.core.settings import SETTINGS, UNSET, ScriptArguments
 from grpo.data import dataset
-from grpo.rewarding import registry
-from grpo.rewarding.functions import functions_to_names
 from grpo.runs.record import started
 from grpo.runs.run import choose_run
+from grpo.scoring import registry
+from grpo.scoring.functions import functions_to_names
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]

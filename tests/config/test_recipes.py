@@ -14,7 +14,7 @@ from helpers_tables import each
 import train_grpo
 from grpo.config.configure import configure, read
 from grpo.config.parsing import Parser
-from grpo.rewarding.registry import make_task
+from grpo.scoring.registry import make_task
 from grpo.task.prompts import THINK, XML
 
 RECIPES = sorted((ROOT / "recipes").iterdir())

@@ -3,10 +3,11 @@
 import json
 from html.parser import HTMLParser
 
+from helpers_samples import answered
+
 from grpo.core.jsonfiles import write_lines
 from grpo.report import contents
 from grpo.results import comparison
-from grpo.results.answer import Answer
 
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
 GRADES = ("strict", "lenient", "format_strict", "format_soft")
@@ -110,7 +111,7 @@ def write_learner(run, gain, right=2, **settings):
     """A finished run whose first `right` of eight answers are right before training, and `gain` more after it."""
     write_run(run)
     answered = {
-        when: [Answer(str(at), **dict.fromkeys(GRADES, at < count)) for at in range(8)]
+        when: [answered(str(at), **dict.fromkeys(GRADES, at < count)) for at in range(8)]
         for when, count in (("before", right), ("after", right + gain))
     }
     for when, answers in answered.items():

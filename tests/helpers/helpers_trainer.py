@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,16 @@ from helpers_runs import ROWS
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo.scoring.functions import logged_name
+from grpo.scoring.scorer import Scorer
+from grpo.task import Task
+from grpo.task.prompts import XML
 from grpo.training.callbacks import SkipNonFiniteSteps, Watch
 from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer
 
 LENGTH = 24
+NO_TASK = Task(XML, judge_name="nobody")  # whose completions nobody judges
 TIMES = ("time/", "step_time", "train_", "total_flos")
 PROMPTS = [row["question"] + " x" * (n % 4) for n, row in enumerate(ROWS)]  # so that some are padded on the left
 
@@ -82,11 +88,13 @@ def make_trainer(
     prompts=PROMPTS,
     columns=None,
     callbacks=(),
+    task=NO_TASK,
     **settings,
 ):
     """A trainer of this class, of one step.
 
     Args:
+        task: of a RunTrainer.
         model: a model, or its directory.
         lengths: of the completions; None: many; "sampled": the trainer samples; a function replaces sampling.
         own: keyword arguments of our trainers alone.
@@ -113,9 +121,14 @@ def make_trainer(
     }
     if isinstance(model, str | Path):
         model = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    scoring = {"reward_funcs": reward}
+    if issubclass(trainer_class, RunTrainer):
+        rewards = {logged_name(one): one for one in (reward if isinstance(reward, list) else [reward])}
+        task = replace(task, prompt=replace(task.prompt, chat=not isinstance(prompts[0], str)))
+        scoring = {"scorer": Scorer(task, rewards, dict.fromkeys(rewards, 1.0))}
     trainer = trainer_class(
         model=model,
-        reward_funcs=reward,
+        **scoring,
         args=GRPOConfig(output_dir=str(output), **{**defaults, **settings}),
         train_dataset=Dataset.from_dict({"prompt": prompts, **(columns or {})}),
         processing_class=AutoTokenizer.from_pretrained(getattr(model, "tokenizer_of", model.name_or_path)),

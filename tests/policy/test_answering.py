@@ -158,11 +158,12 @@ def test_a_policy_answers_and_samples_prompts_as_texts(policy, tokenizer):
     asked = Policy(
         policy, tokenizer, limit=40, batch_size=8, prefill="<reasoning>", sampling=Sampling(temperature=1.5)
     )
-    answers, samples = asked.answer(questions), asked.sample(questions, 4)
+    answers = asked.answer([{"prompt": question, "answer": "7"} for question in questions], draws=4)
     found = answer(policy, tokenizer, list(tokenized(questions, tokenizer)), 40, 8)
     assert [(done.ids, done.truncated) for done in answers] == found
     assert [done.text for done in answers] == [
         "<reasoning>" + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in found
     ]
     assert [done.tokens for done in answers] == [len(ids) - (not cut) for ids, cut in found]
-    assert [len(each) for each in samples] == [4] * 3 and len({done.text for done in samples[0]}) > 1
+    assert [len(done.draws) for done in answers] == [4] * 3 and len({draw.text for draw in answers[0].draws}) > 1
+    assert [done.row["prompt"] for done in answers] == questions == [done.draws[3].row["prompt"] for done in answers]

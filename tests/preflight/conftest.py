@@ -9,8 +9,8 @@ from grpo.config.configure import configure
 from grpo.data import dataset
 from grpo.preflight import preflight
 from grpo.preflight.plan import Plan, TrainingPlan
-from grpo.rewarding.registry import make_task, shipped
 from grpo.runs.run import choose_run
+from grpo.scoring.registry import make_task, shipped
 from rewards import REWARD_FUNCS
 
 

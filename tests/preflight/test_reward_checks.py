@@ -10,7 +10,8 @@ from trl.rewards import get_repetition_penalty_reward
 
 from examples import more_rewards
 from grpo.preflight import reward_checks
-from grpo.preflight.reward_trial import Trial, completions_table, perturbed, rewards_table, weighted_sum
+from grpo.preflight.plan import Plan
+from grpo.preflight.reward_trial import Trial, completions_table, perturbed, rewards_table, sums
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
@@ -176,13 +177,15 @@ def raises_on_empty(completions, answer, **kwargs):
 def test_a_fault_costs_the_sum_of_its_completion_alone():
     """As in training, where a row on which one fails has no reward."""
     plan = planned({"judge": raises_on_empty, "soft": REWARD_FUNCS["soft_format_reward_func"]})
-    total = weighted_sum(plan.trial)
+    total = sums(plan.trial)
     assert total == {"perfect": 2.5, "wrong answer": 0.5, "no tags": 0.0, "extra text": 0.5}
     (check,) = reward_checks.about_all_rewards(plan)
     assert (check.status, check.finding) == ("ok", "perfect earns 2.5, a wrong answer in perfect form 0.5")
 
 
-LABELS = SimpleNamespace(wrong_answer="account")
+def judged_plan(task, row, wrong=""):
+    """The part of preflight's plan that the check of a judge reads."""
+    return Plan(None, None, task, SimpleNamespace(rows=[row], wrong_answer=wrong), {})
 
 
 @pytest.mark.parametrize(
@@ -191,8 +194,7 @@ LABELS = SimpleNamespace(wrong_answer="account")
 )
 def test_a_judge_of_labels_is_tried_on_another_label(judge, status):
     task = Task(PromptFormat("", completion="{answer}", pattern="text"), judge=judge, judge_name="mine")
-    plan = SimpleNamespace(task=task, first_row={"question": "a", "answer": "billing"}, data=LABELS)
-    (check,) = reward_checks.about_judge(plan)
+    (check,) = reward_checks.about_judge(judged_plan(task, {"question": "a", "answer": "billing"}, "account"))
     assert check.status == status
 
 
@@ -209,8 +211,7 @@ JUDGES = [  # a judge, the row's gold answer, and what is said of it
 
 @pytest.mark.parametrize(("judge", "gold", "status", "finding"), JUDGES)
 def test_a_judge_of_ones_own_is_tried(judge, gold, status, finding):
-    plan = SimpleNamespace(task=Task(XML, judge=judge, judge_name="mine"), first_row={**GOLD, "answer": gold})
-    plan.data = SimpleNamespace(wrong_answer="")
-    (check,) = reward_checks.about_judge(plan)
+    task = Task(XML, judge=judge, judge_name="mine")
+    (check,) = reward_checks.about_judge(judged_plan(task, {**GOLD, "answer": gold}))
     assert check.status == status and finding in check.finding
-    assert not list(reward_checks.about_judge(SimpleNamespace(task=TASK, first_row=GOLD)))
+    assert not list(reward_checks.about_judge(judged_plan(TASK, GOLD)))

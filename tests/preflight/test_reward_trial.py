@@ -4,10 +4,12 @@ import asyncio
 import json
 
 import pytest
+from helpers_samples import Bytes
 
 from grpo.preflight import reward_trial
 from grpo.preflight.reward_trial import Trial, perfect_values, perturbed, try_rewards
-from grpo.rewarding.registry import parameters_of_run, rewards_by_name, shipped
+from grpo.scoring.registry import parameters_of_run, rewards_by_name, shipped
+from grpo.scoring.scorer import Scorer
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
@@ -17,18 +19,12 @@ FIVE = REWARD_FUNCS
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
-class Bytes:
-    """A tokenizer with a token for each byte."""
-
-    def encode(self, text, add_special_tokens):
-        return list(text.encode())
-
-    def decode(self, ids, skip_special_tokens):
-        return bytes(ids).decode()
-
-
 def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", **rewards):
-    return try_rewards(rewards, row, reasoning, TASK, Bytes())[1]
+    return tried_by(TASK, rewards, row, reasoning).values
+
+
+def tried_by(task, rewards, row, reasoning="", wrong=""):
+    return try_rewards(Scorer(task, rewards, dict.fromkeys(rewards, 1.0)), row, reasoning, Bytes(), wrong)
 
 
 def constant(completions, **kwargs):
@@ -98,8 +94,9 @@ def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_
         ["soft_format_reward_func", *list(FIVE)[3:], "judge_reward_func"], {}, parameters_of_run(task, 64), shipped()
     )
     needed = {name: reward for name, reward in rewards.items() if gold or name == "soft_format_reward_func"}
-    texts, tried, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, Bytes())
-    assert exact == names and all(reward_trial.REWRITTEN not in values for values in (texts, *tried.values()))
+    trial = tried_by(task, needed, {**ROW, "answer": gold})
+    assert trial.exact == names
+    assert all(reward_trial.REWRITTEN not in values for values in (trial.texts, *trial.values.values()))
 
 
 TEXT = Task(PromptFormat("", completion="{answer}", pattern="text"))
@@ -131,17 +128,17 @@ def exact(completions, answer, **kwargs):
 def test_json_gets_a_wrong_field_and_only_what_compares_characters_wants_them():
     rewards = {reward.__name__: reward for reward in (field, well_formed, exact)}
     row = {**ROW, "answer": RECEIPT}
-    texts, tried, wanting = try_rewards(rewards, row, "", TEXT, Bytes(), RECEIPT.replace("5.70", "9.05"))
-    assert wanting == ["exact"] and texts["wrong answer"] == '{"shop": "Ada", "total": 9.05}'
-    assert [values["wrong answer"] for values in tried.values()] == [0.0, 0.5, 0.0]
-    assert list(texts) == ["perfect", "wrong answer", "in a sentence", "extra text", "empty"]
+    trial = tried_by(TEXT, rewards, row, wrong=RECEIPT.replace("5.70", "9.05"))
+    assert trial.exact == ["exact"] and trial.texts["wrong answer"] == '{"shop": "Ada", "total": 9.05}'
+    assert [values["wrong answer"] for values in trial.values.values()] == [0.0, 0.5, 0.0]
+    assert list(trial.texts) == ["perfect", "wrong answer", "in a sentence", "extra text", "empty"]
 
 
 def test_what_the_users_judge_finds_wrong_is_no_other_way_to_write_it():
     judge = Task(TEXT.prompt, judge=lambda text, row: text == row["answer"], judge_name="mine")
-    assert try_rewards({"exact": exact}, {**ROW, "answer": "billing"}, "", judge, Bytes(), "account")[2] == []
+    assert tried_by(judge, {"exact": exact}, {**ROW, "answer": "billing"}, wrong="account").exact == []
     fails = Task(TEXT.prompt, judge=lambda text, row: 1 / 0, judge_name="mine")
-    assert try_rewards({"exact": exact}, {**ROW, "answer": "billing"}, "", fails, Bytes(), "account")[2] == []
+    assert tried_by(fails, {"exact": exact}, {**ROW, "answer": "billing"}, wrong="account").exact == []
 
 
 def test_async_rewards_are_tried_also_inside_an_event_loop(monkeypatch):

@@ -38,7 +38,7 @@ def sending(number, step):
 
 if __name__ == "__main__":
     _, number, moment, *sys.argv = sys.argv
-    from grpo.evaluation.evaluate import HeldOut
+    from grpo.policy.evaluation import HeldOut
     from grpo.runs import checkpoints
     from grpo.training import callbacks
     from grpo.training.run_trainer import RunTrainer

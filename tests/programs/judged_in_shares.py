@@ -12,25 +12,24 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from grpo.core.processes import GivenUp, by_all_processes
-from grpo.evaluation.evaluate import HeldOut
-from grpo.policy.answering import Completion
-from grpo.rewarding.rollout import judge_reward_func
+from grpo.policy.evaluation import HeldOut
+from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Scorer, judge_reward_func
 from grpo.task import Task
 from grpo.task.prompts import XML
 
-# The last question repeats the first, and its answer
 ROWS = [{"question": f"{number} + 1?", "prompt": f"{number} + 1?", "answer": str(number + 1)} for number in range(6)]
-ROWS += ROWS[:1]
 
 
 class Fixed:
     """A policy whose answers follow from the questions alone."""
 
-    def answer(self, questions, check):
-        return [Completion(f"It is {question[0]}.", [1, 2], False) for question in questions]
+    def answer(self, rows, draws, check):
+        return [Sample(row, f"It is {row['question'][0]}.", draws=drawn(row, draws)) for row in rows]
 
-    def sample(self, questions, count, check):
-        return [[Completion(f"{question[0]}, {n}", [1], False) for n in range(count)] for question in questions]
+
+def drawn(row, count):
+    return [Sample(row, f"{row['question'][0]}, {number}") for number in range(count)]
 
 
 def evaluated(fails=()):
@@ -44,13 +43,13 @@ def evaluated(fails=()):
         return random.random() + np.random.rand() + torch.rand(1).item() > 1.5
 
     task = Task(XML, judge=judge, judge_name="mine")
-    rewards = {"judge_reward_func": lambda **kwargs: judge_reward_func(**kwargs, task=task)}
+    scorer = Scorer(task, {"judge_reward_func": judge_reward_func}, {"judge_reward_func": 1.0})
     random.seed(3)
     np.random.seed(3)
     torch.manual_seed(3)
-    found = HeldOut(Dataset.from_list(ROWS), task, rewards, {"judge_reward_func": 1.0}, 3).evaluate(Fixed())
+    found = HeldOut(Dataset.from_list(ROWS), scorer, 3).evaluate(Fixed())
     del found.summary["seconds"]
-    return {"summary": found.summary, "answers": [one.to_json() for one in found.answers]}, asked, random.random()
+    return {"summary": found.summary, "answers": [one.to_json() for one in found.samples]}, asked, random.random()
 
 
 def gives_up():

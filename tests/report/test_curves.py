@@ -7,7 +7,7 @@ import pytest
 from trl.trainer import grpo_trainer
 
 from grpo.report.curves import is_a_rewards_own, read_curves
-from grpo.rewarding import guard
+from grpo.scoring import guard
 from grpo.training import callbacks, run_trainer
 
 

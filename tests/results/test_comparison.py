@@ -5,10 +5,10 @@ import math
 
 import pytest
 import scipy
+from helpers_samples import answered
 
 from grpo.core.errors import UserError
 from grpo.results import comparison
-from grpo.results.answer import Answer
 from grpo.results.comparison import compare, mcnemar, tango
 
 
@@ -16,7 +16,7 @@ def rows(*flags):
     """Answers from strings: s strict, l lenient, f format."""
     letters = {"strict": "s", "lenient": "l", "format_strict": "f", "format_soft": "f"}
     return [
-        Answer(str(index), **{name: letter in flag for name, letter in letters.items()})
+        answered(str(index), **{name: letter in flag for name, letter in letters.items()})
         for index, flag in enumerate(flags)
     ]
 
@@ -70,7 +70,7 @@ def labelled(*answers):
     """Answers to tickets, of which the first 8 are about a and the next ones about b, c and d."""
     golds = [*"aaaaaaaabbbbccccdddd"]
     return [
-        Answer(str(at), gold, read=read, lenient=read == gold, strict=read == gold)
+        answered(str(at), gold, read=read, lenient=read == gold, strict=read == gold)
         for at, (gold, read) in enumerate(zip(golds, answers, strict=True))
     ]
 
@@ -101,7 +101,7 @@ def test_the_sentence_has_the_figures():
 
 
 def test_a_judge_that_raised_leaves_no_accuracy_to_compare():
-    unjudged = [Answer(one.question, format_strict=one.format_strict) for one in rows("slf", "f")]
+    unjudged = [answered(one.question, format_strict=one.format.strict) for one in rows("slf", "f")]
     found = compare(unjudged, rows("slf", "slf"), "judge mine.f raises KeyError: 'x'")
     assert found["verdict"] == "no_accuracy" and "judge mine.f raises KeyError: 'x'" in found["sentence"]
     assert found["format_strict"]["both"] == 2 and "lenient" not in found
@@ -130,7 +130,7 @@ def test_intervals_of_means_are_students_or_a_little_wider(count):
 
 
 def paid(*values):
-    return [Answer(str(at), format_strict=True, reward=value) for at, value in enumerate(values)]
+    return [answered(str(at), format_strict=True, reward=value) for at, value in enumerate(values)]
 
 
 def test_the_smallest_change_is_the_first_that_is_significant():
@@ -143,7 +143,7 @@ def test_the_smallest_change_is_the_first_that_is_significant():
 def test_each_reward_is_compared_over_the_questions_on_which_it_worked():
     def evaluated(*values, lenient=True):
         names = [dict(zip(("year", "style"), pair, strict=True)) for pair in values]
-        return [Answer(str(at), lenient=lenient, rewards=given) for at, given in enumerate(names)]
+        return [answered(str(at), lenient=lenient, rewards=given) for at, given in enumerate(names)]
 
     found = compare(evaluated((0.0, 1.0), (0.5, None), (0.0, 1.0)), evaluated((0.5, 1.0), (0.5, 9.0), (1.0, 1.0)))
     year, style = found["rewards"].values()

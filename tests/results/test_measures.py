@@ -13,41 +13,43 @@ import train_grpo
 from grpo.__main__ import main as tool
 from grpo.report import charts
 from grpo.results import measures
-from grpo.results.answer import Answer
 from grpo.results.measures import Measure
 from grpo.results.summary import summarize
+from grpo.scoring.sample import Sample
+from grpo.task.task import Format, Verdict
 
-NEW = Measure("one_line", "On one line", lambda answer: "\n" not in answer.completion.strip(), curve=True)
+NEW = Measure("one_line", "On one line", lambda sample: "\n" not in sample.text.strip(), curve=True)
 
 
-VALUES = {  # an answer, and its value
-    "accuracy_lenient": (Answer(lenient=True, strict=False), True),
-    "accuracy_strict": (Answer(lenient=True, strict=False), False),
-    "maj_k": (Answer(majority_right=False, any_right=True), False),
-    "pass_k": (Answer(majority_right=False, any_right=True), True),
-    "format_strict": (Answer(format_strict=False, format_soft=True), False),
-    "format_soft": (Answer(format_strict=False, format_soft=True), True),
-    "truncated": (Answer(truncated=True), True),
-    "not_understood": (Answer(lenient=False, why="not understood"), True),
-    "mean_length": (Answer(tokens=12), 12),
-    "reward": (Answer(rewards={"own": 1.0}, reward=2.0), 2.0),
+RIGHT = Sample(verdict=Verdict("7", True, True))
+VALUES = {  # a sample, and its value
+    "accuracy_lenient": (Sample(verdict=Verdict("7", True, False)), True),
+    "accuracy_strict": (Sample(verdict=Verdict("7", True, False)), False),
+    "maj_k": (Sample(majority_right=False, draws=[RIGHT]), False),
+    "pass_k": (Sample(majority_right=False, draws=[RIGHT]), True),
+    "format_strict": (Sample(format=Format(False, True)), False),
+    "format_soft": (Sample(format=Format(False, True)), True),
+    "truncated": (Sample(truncated=True), True),
+    "not_understood": (Sample(verdict=Verdict("x", False, False, why="not understood")), True),
+    "mean_length": (Sample(tokens=12), 12),
+    "reward": (Sample(rewards={"own": 1.0}, reward=2.0), 2.0),
 }
 
 
 def test_each_measure_has_its_value_and_a_line_in_the_docs():
     assert list(VALUES) == [measure.key for measure in measures.MEASURES]
     docs = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
-    for measure, (answer, value) in zip(measures.MEASURES, VALUES.values(), strict=True):
-        assert measure.of(answer) == value and f"`{measure.key}`" in docs
+    for measure, (sample, value) in zip(measures.MEASURES, VALUES.values(), strict=True):
+        assert measure.of(sample) == value and f"`{measure.key}`" in docs
 
 
 @pytest.mark.parametrize(
     "key", ["accuracy_lenient", "maj_k", "format_soft", "not_understood", "mean_length", "reward"]
 )
-def test_an_answer_without_a_value_does_not_count(key):
+def test_a_sample_without_a_value_does_not_count(key):
     (measure,) = [one for one in measures.MEASURES if one.key == key]
-    assert measure.of(Answer()) is None and key not in summarize([Answer()])
-    assert summarize([Answer(), VALUES[key][0]])[key] == VALUES[key][1]
+    assert measure.of(Sample()) is None and key not in summarize([Sample()])
+    assert summarize([Sample(), VALUES[key][0]])[key] == VALUES[key][1]
 
 
 def test_a_new_measure_is_everywhere(tiny_run, monkeypatch, capsys):

@@ -2,8 +2,8 @@
 
 import pytest
 import scipy
+from helpers_samples import answered
 
-from grpo.results.answer import Answer
 from grpo.results.summary import meanings, summarize, table_rows, wilson
 
 
@@ -17,7 +17,7 @@ def test_wilson_intervals_equal_scipys(n):
 def test_the_summary_has_the_contracts_keys_and_their_shares():
     def answer(strict, lenient, length):
         flags = dict.fromkeys(("format_strict", "format_soft"), lenient)
-        return Answer(strict=strict, lenient=lenient, truncated=length == 40, tokens=length, **flags)
+        return answered(strict=strict, lenient=lenient, truncated=length == 40, tokens=length, **flags)
 
     summary = summarize([answer(True, True, 10), answer(False, True, 10), answer(False, False, 40)])
     shares = ("accuracy_strict", "accuracy_lenient", "format_strict", "format_soft", "truncated")

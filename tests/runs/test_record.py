@@ -11,9 +11,9 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import append_line
-from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
 from grpo.runs.run import choose_run
+from grpo.scoring.registry import load_rewards, make_task
 
 
 def run(*argv):

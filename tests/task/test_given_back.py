@@ -1,6 +1,6 @@
 """Gold answers that no completion can meet are found by giving them back to the judge."""
 
-import time
+import itertools
 
 import pytest
 
@@ -117,10 +117,10 @@ def test_the_users_judge_gets_the_row_and_must_accept_its_own_gold_answer():
 
 def test_a_judge_that_raises_or_is_slow_is_no_finding(monkeypatch):
     assert try_golds(Task(XML, judge=lambda text, row: 1 / 0), of("6")).rows == 0
-    monkeypatch.setattr(given_back, "SECONDS", 0.02)
-    slow = Task(XML, judge=lambda text, row: time.sleep(0.01) or False)
-    refused = try_golds(slow, of(*map(str, range(100))))
-    assert 1 < refused.tried < 10
+    clock = itertools.count()
+    monkeypatch.setattr(given_back.time, "monotonic", lambda: float(next(clock)))  # a second a row
+    slow = Task(XML, judge=lambda text, row: False)
+    assert try_golds(slow, of(*map(str, range(100)))).tried == given_back.SECONDS
 
 
 def test_exact_rewards_must_read_it_in_the_format():

@@ -130,7 +130,7 @@ def test_a_plain_answer_is_the_whole_completion():
     chosen, _ = choose({"system": "Reply with the date only.", "completion": "{answer}", "pattern": "text"})
     task = Task(chosen)
     assert task.perfect("Some thoughts.", "1 May") == "1 May" and task.answer(" 1 May\n") == "1 May"
-    assert task.grade("1 May", {"answer": "1 May"}, True)[1:5] == (None, None, True, True)  # there is no format
+    assert task.form("1 May") == (None, None) and task.verdict("1 May", {"answer": "1 May"}).strict
     assert choose(answer_pattern="text")[0].answered("thoughts", "7") == "7"
 
 

@@ -1,25 +1,24 @@
 """A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and runs."""
 
 import dataclasses
-import functools
 import json
 import pickle
 import random
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers_trainer import trained
+from helpers_trainer import NO_TASK, trained
 
 import train_grpo
 from exact_answers.verdict import grade_any
-from grpo.rewarding import registry
-from grpo.rewarding.rollout import Rollout, call, judge_reward_func, verdicts
+from grpo.scoring import registry
+from grpo.scoring.scorer import judge_reward_func
 from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
+from grpo.task.task import Format, Verdict
 from grpo.training.run_trainer import RunTrainer
 from rewards import REWARD_FUNCS, completion_text
 
@@ -34,21 +33,21 @@ def chosen(names, task):
     return registry.rewards_by_name(names, {}, registry.parameters_of_run(task, 64), registry.shipped())
 
 
-# --- Verdicts and grades
+# --- Verdicts
 
 
 def test_what_is_not_right_is_not_strictly_right():
     task, row = Task(XML), {"answer": "72"}
     for text, right in ((task.perfect("So", "72"), True), (f"{task.perfect('So', '72')}That is wrong.", False)):
-        grade = task.grade(text, row, task.verdict(text, row))
-        assert (grade.read, grade.lenient, grade.strict) == ("72", right, right)
+        assert task.verdict(text, row)[:3] == ("72", right, right)
 
 
 def test_the_lenient_rule_reads_answers_by_the_formats_pattern():
     task = Task(BOXED)
     assert task.answer(r"so \boxed{72}.") == "72" and task.perfect("So", "72") == r"So \boxed{72}"
-    assert task.verdict(r"so \boxed{72.0}.", {"answer": "72"}) and not task.verdict(r"\boxed{7}", {"answer": "72"})
-    assert not task.verdict("72", {"answer": None}) and not task.can_judge({"answer": None})
+    right, wrong = (task.verdict(text, {"answer": "72"}) for text in (r"so \boxed{72.0}.", r"\boxed{7}"))
+    assert right.lenient is True and wrong.lenient is False
+    assert task.verdict("72", {"answer": None}) == Verdict("72") and not task.can_judge({"answer": None})
 
 
 @pytest.mark.parametrize(
@@ -58,15 +57,15 @@ def test_the_lenient_rule_reads_answers_by_the_formats_pattern():
 )  # fmt: skip
 def test_any_of_several_gold_answers_is_right(answer, strict, lenient):
     task, row, text = Task(XML), {"answer": ["4", "four"]}, XML.answered("So.", answer)
-    right = task.verdict(text, row)
-    assert right is lenient and task.grade(text, row, right).strict is strict
+    verdict = task.verdict(text, row)
+    assert (verdict.lenient, verdict.strict) == (lenient, strict)
     assert REWARD_FUNCS["correctness_reward_func"]([text], answer=[row["answer"]]) == [2.0 * strict]
     assert judge_reward_func([text], task=task, answer=[row["answer"]]) == [2.0 * lenient]
 
 
 def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on():
     task = judged_by(lambda text, row: text == row["target"])
-    assert task.verdict("7", {"target": "7"}) and not task.verdict("8", {"target": "7"}) and task.can_judge({})
+    assert [task.verdict(text, {"target": "7"}).lenient for text in "78"] == [True, False] and task.can_judge({})
     with pytest.raises(KeyError):
         task.verdict("7", {})
     with pytest.raises(KeyError):  # a reward's fault, which excludes the row
@@ -76,52 +75,14 @@ def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on()
             judged_by(lambda text, row, value=no_verdict: value).verdict("7", {})
 
 
-def test_a_verdict_is_remembered_until_the_task_is_told_to_forget():
-    asked = []
-    task = judged_by(lambda text, row: asked.append(row.pop("level")) is None)
-    rendered = dataclasses.replace(task, prompt=BOXED)  # as a tokenizer renders it: the rewards have the first one
-    rows = [{"level": 1}, {"level": 2}, {"level": 1}]
-    assert all(one.verdict("7", row) for row in rows for one in (task, rendered)) and asked == [1, 2]
-    assert rows[0] == {"level": 1}  # it may change its own copy
-    rendered.forget()
-    assert task.verdict("7", rows[0]) and asked == [1, 2, 1]
+def test_a_judge_may_change_its_copy_of_the_row():
+    row = {"level": 1}
+    assert judged_by(lambda text, row: row.pop("level") == 1).verdict("7", row).lenient and row == {"level": 1}
 
 
-def test_a_judge_that_fails_is_asked_once_a_completion():
-    """By the reward for the whole rollout and for each row alone, and for the groups."""
-    asked = []
-
-    def judge(text, row):
-        asked.append(text)
-        if text == "c":
-            return "no verdict"
-        return 1 / (text != "b") > 0
-
-    task = judged_by(judge)
-    rollout = Rollout.of_texts([{"prompt": "q", "answer": None}] * 3, ["a", "b", "c"], chat=False)
-    reward = functools.partial(judge_reward_func, task=task)
-    first, *failed = call("judge_reward_func", reward, rollout)
-    right, *faults = verdicts(task, rollout)
-    assert asked == ["a", "b", "c"] and (first, right) == (2.0, True)
-    assert [one.fault for one in failed] == [one.fault for one in faults]
-    assert re.fullmatch(r"ZeroDivisionError: .* \(test_task.py:\d+\)", faults[0].fault)
-    assert "no verdict" in faults[1].fault
-    assert faults[0].traceback.count("in judge") == 1
-
-
-def test_a_judge_without_memory_is_asked_again():
-    """That is no fault of the completion."""
-    asked = []
-
-    def judge(text, row):
-        asked.append(text)
-        raise RuntimeError("CUDA out of memory")
-
-    task = judged_by(judge)
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            task.verdict("7", {})
-    assert asked == ["7", "7"]
+def test_a_recorded_runs_judge_that_is_not_here_gives_no_verdict():
+    task = Task(XML, judge_name="mine.f")
+    assert task.verdict("7", {"answer": "7"}) == Verdict("7") and not task.can_judge({"answer": "7"})
 
 
 RIGHT = "<reasoning>\nr\n</reasoning>\n<answer>\n7.0\n</answer>\n"
@@ -129,18 +90,18 @@ SHAPED = "<reasoning>r</reasoning><answer>8</answer>"
 
 
 @pytest.mark.parametrize(
-    ("text", "lenient", "grade", "by_a_judge"),
-    [  # read, the strict format, the soft one, strictly right, right; with a judge strict is right in the format
-        (RIGHT, True, ("7.0", True, True, False, True), True),
-        (RIGHT.replace(".0", ""), True, ("7", True, True, True, True), True),
-        (SHAPED, False, ("8", False, True, False, False), False),
-        ("7", True, ("7", False, False, True, True), False),
-        ("7", None, ("7", False, False, None, None), None),  # nobody can tell
+    ("text", "verdict", "form", "by_a_judge"),
+    [  # read, right, strictly right; the strict format, the soft one; with a judge strict is right in the format
+        (RIGHT, ("7.0", True, False), (True, True), True),
+        (RIGHT.replace(".0", ""), ("7", True, True), (True, True), True),
+        (SHAPED, ("8", False, False), (False, True), False),
+        ("7", ("7", True, True), (False, False), False),
     ],
 )
-def test_a_grade_is_strict_by_characters_and_lenient_by_the_verdict(text, lenient, grade, by_a_judge):
-    assert Task(XML).grade(text, {"answer": "7"}, lenient)[:5] == grade
-    assert judged_by(lambda text, row: True).grade(text, {}, lenient).strict == by_a_judge
+def test_strict_is_by_characters_and_lenient_by_value(text, verdict, form, by_a_judge):
+    assert Task(XML).verdict(text, {"answer": "7"})[:3] == verdict and Task(XML).form(text) == form
+    judged = judged_by(lambda text, row: True).verdict(text, {})
+    assert judged == Verdict(verdict[0], True, by_a_judge)
 
 
 SHORT = PromptFormat("", completion="{answer}", pattern="text")
@@ -149,25 +110,22 @@ SHORT = PromptFormat("", completion="{answer}", pattern="text")
 def test_without_a_format_nothing_is_said_of_it():
     """Any text is the answer, which is strictly right if it is the gold answer, or if the judge says so."""
     assert not Task(SHORT).has_format and Task(XML).has_format and Task(BOXED).has_format
-    for text, lenient, grade in (
-        ("billing", True, ("billing", None, None, True, True)),
-        ("Billing.", True, ("Billing.", None, None, False, True)),
-        ("", False, ("", None, None, False, False)),
-    ):
-        assert Task(SHORT).grade(text, {"answer": "billing"}, lenient)[:5] == grade
+    for text, right, exact in (("billing", True, True), ("Billing.", True, False), ("", False, False)):
+        assert Task(SHORT).verdict(text, {"answer": "billing"})[:3] == (text, right, exact)
+        assert Task(SHORT).form(text) == Format(None, None)
     judged = Task(SHORT, judge=lambda text, row: True, judge_name="mine")
-    assert judged.grade("Billing.", {"answer": "billing"}, True) == ("Billing.", None, None, True, True, None, None)
+    assert judged.verdict("Billing.", {"answer": "billing"}) == Verdict("Billing.", True, True)
 
 
-def test_a_grade_says_what_the_rule_read_and_why():
+def test_a_verdict_says_what_the_rule_read_and_why():
     for text, judged, why in [
         ("<answer>7 cm</answer>", "7 cm", "unit"),
         ("So she has 6.", "6", "value"),
         ("It is 6 or 7.", "6 or 7", "two answers"),
         ("Now we add 3 and 4.", "", "not understood"),
     ]:
-        grade = Task(XML).grade(text, {"answer": ["7 km", "8"]}, False)
-        assert (grade.judged, grade.why) == (judged, why)
+        verdict = Task(XML).verdict(text, {"answer": ["7 km", "8"]})
+        assert (verdict.judged, verdict.why) == (judged, why)
 
 
 def test_the_record_asks_a_question_again():
@@ -207,13 +165,12 @@ def test_the_runs_rewards_follow_its_task():
 KINDS = ("all_right", "all_wrong", "mixed")
 
 
-def test_groups_are_judged_once_a_completion(tiny_model, tmp_path, monkeypatch):
+def test_groups_are_judged_once_a_completion(tiny_model, tmp_path):
     asked = []
     task = judged_by(lambda text, row: asked.append((row["number"], text)) or len(text) % 2)
-    monkeypatch.setattr(RunTrainer, "task", task)
     judged = list(chosen(["judge_reward_func"], task).values())
     columns = {"answer": ["1"] * 40, "number": list(range(40))}
-    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=judged, columns=columns)
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=judged, columns=columns, task=task)
     assert len(asked) == len(set(asked)) > 1  # by the reward and for the groups together
     texts = [completion_text(completion) for completion in trainer._logs["completion"]]
     shares = torch.tensor([len(text) % 2 for text in texts]).float().view(-1, trainer.num_generations).mean(1)
@@ -223,24 +180,18 @@ def test_groups_are_judged_once_a_completion(tiny_model, tmp_path, monkeypatch):
 
 
 def test_the_lenient_rule_is_asked_once_a_completion(tiny_model, tmp_path, monkeypatch):
-    """By its reward, for the groups and for a grade, as a judge of one's own is."""
+    """By its reward and for the groups, as a judge of one's own is."""
     asked = []
     monkeypatch.setattr("grpo.task.task.grade_any", lambda *pair: asked.append(pair) or grade_any(*pair))
     task = Task(XML)
-    monkeypatch.setattr(RunTrainer, "task", task)
     judged = list(chosen(["judge_reward_func"], task).values())
-    _, _, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=judged, columns={"answer": ["1"] * 40})
-    texts = {completion_text(completion) for completion in trainer._logs["completion"]}
-    assert len(asked) == len(set(asked)) == len(texts) > 1
-    asked.clear()
-    assert [task.grade("<answer>1.0", {"answer": "1"}, task.verdict("<answer>1.0", {"answer": "1"})).why] == ["value"]
-    assert asked == [("<answer>1.0", ("1",), "xml")]
+    _, _, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=judged, columns={"answer": ["1"] * 40}, task=task)
+    assert [text for text, *_ in asked] == [completion_text(completion) for completion in trainer._logs["completion"]]
 
 
-def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):
+def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, capsys):
     def logged(task, answer="1"):
-        monkeypatch.setattr(RunTrainer, "task", task)
-        _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, columns={"answer": [answer] * 40})
+        _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, columns={"answer": [answer] * 40}, task=task)
         return [key for key in log[0] if key.startswith("groups/")], trainer.solved.isnan().all()
 
     assert logged(Task(XML), answer=None) == ([], True)
@@ -251,16 +202,15 @@ def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monke
         assert capsys.readouterr().out.count("note: the judge fails") == 1
 
 
-def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_path, monkeypatch):
+def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_path):
     def gradients(task):
-        monkeypatch.setattr(RunTrainer, "task", task)
-        options = {"max_steps": 2, "max_completion_length": 6, "lengths": "sampled"}
+        options = {"task": task, "max_steps": 2, "max_completion_length": 6, "lengths": "sampled"}
         return trained(RunTrainer, tiny_model, tmp_path, **options)[0]
 
     def drawing(text, row):
         return random.random() + np.random.rand() + torch.rand(1).item() > 1.5
 
-    plain, judged = gradients(None), gradients(judged_by(drawing))
+    plain, judged = gradients(NO_TASK), gradients(judged_by(drawing))
     assert all(torch.equal(one[name], other[name]) for one, other in zip(plain, judged, strict=True) for name in one)
     assert any(gradient.any() for gradient in plain[1].values())
 

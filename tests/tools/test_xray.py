@@ -256,7 +256,7 @@ def test_grades_and_rewards_are_read_of_runs_alone(fields, capsys):
     write_evaluation("after", {"completion": "7", "answer": "8", "question": "?"} | grade)
     assert tool(["xray", "completions_after.jsonl"]) == 0
     assert capsys.readouterr().out.startswith("1 of 1 right (by mine.is_right), 1 in the format")
-    (answer,) = xray.read_answers(Path("completions_after.jsonl"))
+    (answer,) = xray.read_samples(Path("completions_after.jsonl"))
     assert grade.items() <= answer.to_json().items()
 
 

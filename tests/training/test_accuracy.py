@@ -8,7 +8,7 @@ from helpers_resume import without_clock
 from helpers_runs import LEARNS
 
 import train_grpo
-from grpo.evaluation.evaluate import HeldOut
+from grpo.policy.evaluation import HeldOut
 
 FLAGS = {**LEARNS, "max_steps": "4", "eval_samples": "6", "logging_steps": "1"}
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers_samples import answered
 
 import train_grpo
-from grpo.evaluation.evaluate import Evaluation, HeldOut
-from grpo.results.answer import Answer
+from grpo.policy.evaluation import Evaluation, HeldOut
 from grpo.results.summary import summarize
+from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Scorer
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training.accuracy import AccuracyCurve, refused_golds, saved_evaluation
@@ -24,9 +26,9 @@ def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
 
     def saved(text, measure="a", samples=1):
         (tmp_path / "completions_before.jsonl").write_text(text)
-        return saved_evaluation(tmp_path, HeldOut(rows, Task(XML), {}, {}, samples), measure)
+        return saved_evaluation(tmp_path, HeldOut(rows, Scorer(Task(XML), {}, {}), samples), measure)
 
-    assert saved("".join(lines)) == Evaluation({"n": 2, "measure": "a"}, list(map(Answer.from_json, rows)))
+    assert saved("".join(lines)) == Evaluation({"n": 2, "measure": "a"}, list(map(Sample.from_json, rows)))
     assert saved(lines[0]) is None and saved("".join(lines)[:-9]) is None  # killed while it was written
     assert saved("".join(lines), measure="b") is None and saved("".join(lines), samples=4) is None
 
@@ -35,7 +37,7 @@ def evaluated(text, *values):
     """An evaluation whose answers were all this wrong text, and whose one reward gave these values."""
     flags = dict.fromkeys(("strict", "lenient", "format_strict", "format_soft", "truncated"), False)
     answers = [
-        Answer(f"{place}?", "7", text, text, rewards={"own": value}, reward=value, tokens=3, **flags)
+        answered(f"{place}?", "7", text, text, rewards={"own": value}, reward=value, tokens=3, **flags)
         for place, value in enumerate(values)
     ]
     return Evaluation(summarize(answers) | {"seconds": 1.0}, answers)
@@ -47,7 +49,10 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     history = [{"step": step, "frac_reward_zero_std": 0.0, "loss": 0.0} for step in range(1, 13)]
     state = SimpleNamespace(global_step=12, log_history=history)
     trainer = SimpleNamespace(
-        history=History(weights_moved=False, updates=12), state=state, weights_step=12, task=Task(XML)
+        history=History(weights_moved=False, updates=12),
+        state=state,
+        weights_step=12,
+        scorer=Scorer(Task(XML), {}, {}),
     )
     run = SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
@@ -61,7 +66,7 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
 
 def test_gold_answers_that_the_judge_refuses_are_said_with_the_rows_columns():
     golds = ["['6', '6 pens']"] * 3 + ["7"]
-    answers = [Answer(question="?", answer=gold, row={"unit": "km"}) for gold in golds]
+    answers = [answered(question="?", answer=gold, row={"unit": "km"}) for gold in golds]
     assert refused_golds(Task(XML), answers).startswith("3 of 4 gold answers are not accepted")
     assert refused_golds(Task(XML), answers[3:]) == ""
     judge = Task(XML, judge=lambda text, row: row["unit"] in text or "\n7\n" in text)

@@ -140,7 +140,7 @@ def test_a_policy_that_answers_everything_alike_raises_an_alarm(tiny_model, tmp_
     """Whatever it writes beside its answer, and whether it is right now and then."""
     trainer, watch = watched(tiny_model, tmp_path, max_steps=8, lengths=lambda ids, *_: ([[5, 2] for _ in ids], None))
     trainer.task = Task(XML)
-    monkeypatch.setattr("grpo.rewarding.rollout.completion_text", lambda completion: text)
+    monkeypatch.setattr("grpo.scoring.calling.completion_text", lambda completion: text)
     trainer.train()
     assert "the gold answer of" in alarms(tmp_path)["mode_collapse"]["message"]
     assert watch.seen.given[-1]["questions"] == len(trainer.last_rollout["prompt"]) // trainer.num_generations

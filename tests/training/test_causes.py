@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from helpers_samples import answered
 
-from grpo.results.answer import Answer
 from grpo.task import given
 from grpo.training.causes import CAUSES, DEAD_AFTER, IN_A_ROW, History, _dead_reward, collapse, explain
 
@@ -44,7 +44,7 @@ def read(*answers):
     """These answers to twenty questions, of which the first eight have the gold answer a."""
     golds = [*"aaaaaaaabbbbccccdddd"]
     return [
-        Answer(completion=f"{at}", read=answer, answer=gold)
+        answered(completion=f"{at}", read=answer, answer=gold)
         for at, (answer, gold) in enumerate(zip(answers, golds, strict=True))
     ]
 
@@ -63,7 +63,7 @@ def test_one_answer_to_everything_is_a_cause(after, told):
 @pytest.mark.parametrize(("before", "rate"), [("a" * 20, "raise"), ("ab" * 10, "lower")])
 def test_one_answer_from_the_start_is_not_the_rates_fault(before, rate):
     """Found as two causes of one run, the first to lower learning_rate, the second to raise it."""
-    before, after = ([replace(one, completion=one.read) for one in read(*text)] for text in (before, "a" * 20))
+    before, after = ([replace(one, text=one.verdict.read) for one in read(*text)] for text in (before, "a" * 20))
     said = " ".join(explain(History(), [], before, after, {}))
     assert f"{rate} learning_rate" in said and "name the answers in the prompt" in said
     assert ("lower learning_rate" in said) != ("raise learning_rate" in said)
@@ -213,7 +213,8 @@ def test_answers_that_stayed_are_counted_among_all_of_them():
 
     def answers(*kinds):
         return [
-            (Answer(completion="a", lenient=right), Answer(completion="a" if same else "b")) for right, same in kinds
+            (answered(completion="a", lenient=right), answered(completion="a" if same else "b"))
+            for right, same in kinds
         ]
 
     ended = seen(answers=answers(*[(True, True)] * 6, (True, False), *[(False, True)] * 3, (False, False)))
@@ -226,7 +227,7 @@ def test_answers_that_stayed_are_counted_among_all_of_them():
 
 def test_rewards_that_return_only_none_are_the_cause_not_the_rate():
     """TRL logs no groups without a difference then; found as a traceback at a run's end."""
-    answer = Answer(completion="a", lenient=False)
+    answer = answered(completion="a", lenient=False)
     ended = seen(*[earned(None, None, grad_norm=0.0, frac_reward_zero_std=0.0)] * 4, answers=[(answer, answer)] * 9)
     assert "some has returned None for every completion" in check("dead_reward", ended)
     assert check("weights_unchanged", ended) is None
@@ -278,8 +279,8 @@ def found(logged=(), unchanged=3, right=(), reward=(), **history):
         right: how many of them are right before and after.
         reward: the ends of the interval of the reward's change.
     """
-    before = [Answer(completion=f"a{at}", lenient=at < right[0] if right else None) for at in range(30)]
-    after = [replace(one, completion=one.completion if at < unchanged else "b") for at, one in enumerate(before)]
+    before = [answered(completion=f"a{at}", lenient=at < right[0] if right else None) for at in range(30)]
+    after = [replace(one, text=one.text if at < unchanged else "b") for at, one in enumerate(before)]
     compared = {"reward": dict(zip(("difference_low", "difference_high"), reward or (None, None), strict=True))}
     if right:
         change = (right[1] - right[0]) / 30
@@ -330,8 +331,8 @@ def test_each_cause_is_named_with_its_setting(run, causes):
 def test_gold_answers_that_the_judge_refuses_are_the_cause_of_no_right_one():
     """At the end only; nothing else about right answers is said beside it."""
     one = {"frac_reward_zero_std": 1.0, "groups/all_wrong": 1.0, "groups/all_right": 0.0}
-    answer = Answer(completion="a", lenient=False, answer="['6', '6 pens']")
-    other = Answer(completion="b", lenient=False, answer="['6', '6 pens']")
+    answer = answered(completion="a", lenient=False, answer="['6', '6 pens']")
+    other = answered(completion="b", lenient=False, answer="['6', '6 pens']")
     said = "50 of 50 gold answers are not accepted as completions give them: \"6\" for \"['6', '6 pens']\""
     causes = explain(History(), [one] * 9, [answer] * 9, [other] * 9, {}, said)
     assert causes[0].startswith(said) and "keep the answer alone" in causes[0]

@@ -1,6 +1,6 @@
 """grpo/training/run_trainer.py: a run's trainer trains as LeanGRPOTrainer does, and notes what a run needs to know.
 
-Its guard: tests/rewarding/test_guard.py; right groups: tests/task/test_task.py; checkpoints: test_resumed.py.
+Its guard: tests/scoring/test_guard.py; right groups: tests/task/test_task.py; checkpoints: test_resumed.py.
 """
 
 import ast

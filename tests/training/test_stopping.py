@@ -16,7 +16,7 @@ import train_grpo
 from grpo.core import phases
 from grpo.core.errors import Interrupted, UserError
 from grpo.core.processes import GivenUp, by_all_processes, by_first_process
-from grpo.evaluation.evaluate import HeldOut
+from grpo.policy.evaluation import HeldOut
 from grpo.runs import checkpoints
 from grpo.runs import run as runs
 from grpo.training import callbacks
@@ -327,7 +327,7 @@ BY_EPOCHS = {"eval_strategy": "epoch", "max_samples": "8", "eval_samples": "4"}
 # After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
 MOMENTS = {
     "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "giving up this evaluation"),
-    "rewards of answers": ({"eval_every": "2"}, "grpo.rewarding.guard.score", 2, "giving up this evaluation"),
+    "rewards of answers": ({"eval_every": "2"}, "grpo.scoring.guard.score", 2, "giving up this evaluation"),
     "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "giving up this rollout"),
     "a rollout by generate": (
         {"repetition_penalty": "1.1"},

@@ -10,9 +10,9 @@ from trl.trainer.utils import get_callable_name
 import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
-from grpo.rewarding import registry
-from grpo.rewarding.functions import functions_to_names
-from grpo.rewarding.registry import needing_gold, rewards_by_name, shipped
+from grpo.scoring import registry
+from grpo.scoring.functions import functions_to_names
+from grpo.scoring.registry import needing_gold, rewards_by_name, shipped
 from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS, THINK_FORMAT

@@ -17,15 +17,14 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.functions import innermost
 from grpo.core.settings import Config
-from grpo.rewarding.functions import function_of_file, function_of_setting, functions_of_script, logged_name, run_file
-from grpo.rewarding.rollout import judge_reward_func
+from grpo.scoring.functions import function_of_file, function_of_setting, functions_of_script, logged_name, run_file
+from grpo.scoring.scorer import Rewards, judge_reward_func
 from grpo.task import prompts
 from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, extract_xml_answer
 
 RewardFunc = Callable[..., list[float]]
-Rewards = dict[str, RewardFunc]
 MORE_REWARDS = ROOT / "examples" / "more_rewards.py"
 # Functions of trl.rewards that make a reward. Both are penalties
 MAKERS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")
@@ -236,17 +235,6 @@ def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
     """Return each reward's weight."""
     weights = config.training.reward_weights or [1.0] * len(rewards)
     return dict(zip(rewards, weights, strict=True))
-
-
-def weighted_sum(values: Mapping[str, Any], weights: Mapping[str, float]) -> float:
-    """Sum rewards by their weights, None as 0, to the seven digits of float32, so that equal sums are equal.
-
-    >>> weighted_sum({"a": 0.1, "b": 0.2}, {"a": 1.0, "b": 1.0}) == weighted_sum({"a": 0.3, "b": None}, {"a": 1.0})
-    True
-    """
-    summands = [weights[name] * value for name, value in values.items() if value is not None]
-    largest = max(map(abs, summands), default=0.0)
-    return round(math.fsum(summands), 6 - math.floor(math.log10(largest))) if largest else 0.0
 
 
 def needs_answer(reward: RewardFunc, task: Task) -> bool:

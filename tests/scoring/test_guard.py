@@ -1,6 +1,5 @@
 """A faulty reward teaches nothing: its rows are None for every reward, as in stock TRL, and too many end a run."""
 
-import asyncio
 import json
 import math
 import shutil
@@ -8,17 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from helpers_commands import command
 from helpers_programs import run_on_two
 from helpers_runs import ROOT, alarms
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
 from trl import GRPOTrainer
-from trl.trainer.utils import is_async_callable
 
 import train_grpo
-from grpo.rewarding.guard import DESCRIBED, FAILED, RewardGuard
-from grpo.rewarding.rollout import LARGEST
+from grpo.scoring.guard import DESCRIBED
+from grpo.scoring.sample import Fault, Sample
 from grpo.training.run_trainer import RunTrainer
 
 MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is not what a test is about
@@ -42,145 +39,6 @@ def raises(completion_ids, **kwargs):
     if is_bad(completion_ids):
         raise ValueError("a fault in the reward")
     return rewards_by_sum(completion_ids)
-
-
-def columns(count, **more):
-    ids = [[index] for index in range(count)]
-    return {
-        "prompts": [f"question {index}" for index in range(count)],
-        "completions": [f"answer {index}" for index in range(count)],
-        "completion_ids": ids,
-        "trainer_state": None,
-        "log_extra": lambda *_: None,
-        "log_metric": lambda *_: None,
-        **more,
-    }
-
-
-# --- A single reward's values
-
-
-@pytest.fixture
-def guard(tmp_path):
-    return RewardGuard(tmp_path, 1.0)
-
-
-def test_rows_at_fault_are_found_the_others_scored_alone(guard):
-    seen = []
-
-    def reward(prompts, answer, whole, trainer_state, **kwargs):
-        seen.append((prompts, answer, whole, trainer_state))
-        if "question 2" in prompts:
-            raise KeyError("two")
-        return [float(len(text)) for text in answer]
-
-    state, whole = object(), [1, 2, 3]  # three of something, for four rows
-    given = columns(4, answer=["a", "bb", "ccc", "dddd"], whole=whole, trainer_state=state)
-    assert guard.guarded("reward", reward)(**given) == [1.0, 2.0, FAILED, 4.0]
-    (fault,) = guard.faults
-    assert (fault.row, fault.question, fault.completion) == (2, "question 2", "answer 2")
-    assert str(fault).startswith("reward: KeyError: 'two' (test_guard.py:") and "raise KeyError" in fault.traceback
-    assert [len(prompts) for prompts, *_ in seen] == [4, 1, 1, 1, 1] and seen[2][:2] == (["question 1"], ["bb"])
-    assert all(one[2] == whole and one[3] is state for one in seen)
-
-
-def test_one_value_for_many_completions_is_a_fault_of_all_of_them(guard):
-    """Alone, each row would have it, and a reward that forgets all completions but the first would never show."""
-
-    async def later(prompts, **kwargs):
-        return [1.0]
-
-    assert guard.guarded("first", lambda prompts, **kwargs: [1.0])(**columns(3)) == [FAILED] * 3
-    assert asyncio.run(guard.guarded("later", later)(**columns(3))) == [FAILED] * 3
-    assert str(guard.faults[0]).startswith("first: it returned [1.0]; return a list of numbers")
-    some = guard.guarded("some", lambda prompts, **kwargs: [1.0 for prompt in prompts if prompt != "question 1"])
-    assert some(**columns(3)) == [1.0, FAILED, 1.0]  # the row without a value is known
-
-
-def test_rows_of_an_async_reward_are_tried_again_all_at_once(guard):
-    """A server that is down costs a rollout one more timeout, not one for each row."""
-    waiting, most = 0, 0
-
-    async def down(prompts, **kwargs):
-        nonlocal waiting, most
-        waiting += 1
-        most = max(most, waiting)
-        await asyncio.sleep(0)
-        waiting -= 1
-        if "question 2" not in prompts or len(prompts) > 1:
-            raise ConnectionError("refused")
-        return [1.0]
-
-    reward = guard.guarded("down", down)
-    assert is_async_callable(reward)
-    assert asyncio.run(reward(**columns(64))) == [FAILED] * 2 + [1.0] + [FAILED] * 61
-    assert most == 64 and len(guard.faults) == DESCRIBED
-
-
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError("CUDA out of memory")])
-def test_interruptions_and_full_devices_are_no_fault(raised, guard):
-    def reward(**kwargs):
-        raise raised
-
-    with pytest.raises(raised if isinstance(raised, type) else RuntimeError):
-        guard.guarded("reward", reward)(**columns(2))
-
-
-@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf, 2 * LARGEST])
-def test_values_that_are_not_finite_leave_their_row_out(value, guard):
-    values = guard.guarded("mine", lambda **kwargs: [1.0, value, None, 2.0])(**columns(4))
-    assert values == [1.0, FAILED, None, 2.0]
-
-
-@pytest.mark.parametrize("result", [[1.0, 2.0], "abc", ["1", "2", "3"], None])
-def test_a_result_that_is_no_list_of_numbers_is_a_fault_of_all_rows(result, guard):
-    assert guard.guarded("odd", lambda **kwargs: result)(**columns(3)) == [FAILED] * 3
-
-
-def vandal(prompts, completions, completion_ids, level, trace, **kwargs):
-    """A reward that leaves nothing of its arguments as it was."""
-    scores = [float(len(completion[0]["content"])) for completion in completions]
-    for row, completion in enumerate(completions):
-        completion[0]["content"] = completion[0]["content"].strip("a")
-        completion_ids[row].append(0)
-        prompts[row].clear()
-        trace[row]["steps"].sort()
-    completions.clear()
-    level.reverse()
-    return scores
-
-
-def vandal_of_one(prompts, **columns):
-    scores = vandal(prompts, **columns)
-    if len(scores) > 1:
-        raise ValueError("not all at once")
-    return scores
-
-
-async def async_vandal(**columns):
-    return vandal_of_one(**columns)
-
-
-def messages(count):
-    return columns(
-        count,
-        prompts=[[{"role": "user", "content": f"question {row}"}] for row in range(count)],
-        completions=[[{"role": "assistant", "content": "a" * row + "b"}] for row in range(count)],
-        level=list(range(count)),
-        trace=[{"steps": [3, 1, 2]} for _ in range(count)],
-    )
-
-
-@pytest.mark.parametrize("reward", [vandal, vandal_of_one, async_vandal])
-def test_a_reward_changes_only_its_own_copy(reward, guard):
-    given = messages(3)
-    for _ in range(2):  # the next reward gets what this one got
-        score = guard.guarded("reward", reward)
-        result = score(**given)
-        assert (asyncio.run(result) if is_async_callable(score) else result) == [1.0, 2.0, 3.0]
-    expected = messages(3)
-    assert all(given[key] == expected[key] for key in expected if not callable(expected[key]))
-    assert not guard.faults
 
 
 # --- In a trainer
@@ -219,12 +77,12 @@ def test_groups_of_a_reward_that_fails_everywhere_are_not_judged(tiny_model, tmp
     assert trainer.solved.shape == (4,) and trainer.solved.isnan().all()
 
 
-def test_faults_end_a_run_in_training_and_not_in_an_evaluation(tiny_model, tmp_path):
+def test_a_row_that_fails_has_no_value_and_too_many_end_the_run(tiny_model, tmp_path):
     trainer = make_trainer(RunTrainer, tiny_model, tmp_path)
-    for training in (False, True):
-        trainer.model.train(training)
-        values = trainer.guard.exclude(trainer, torch.tensor([[FAILED], [1.0]]))
-        assert values.isnan().tolist() == [[True], [False]] and bool(trainer.guard.excess) is training
+    failed = Sample(rewards={"a": None, "b": None}, faults=[Fault("a", 0, "1 + 1?", "x", "ZeroDivisionError", "")])
+    values = trainer.guard.gather(trainer, [failed, Sample(rewards={"a": 1.0, "b": None})])
+    assert values.isnan().tolist() == [[True, True], [False, True]] and values[1, 0] == 1
+    assert "50 % of the rows of step 1 were excluded (first: a: Zero" in trainer.guard.excess
 
 
 def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):

@@ -3,33 +3,29 @@
 They keep the global random states. Rows on which one fails are excluded from their rollout, counted and described.
 
 In TRL, a reward that raises ends the run, NaN counts as None (0 in the sum, as a wrong answer would), and an infinity
-zeroes its whole group. A guarded reward returns an infinity for a row on which it fails, which TRL gathers from all
-processes. Then the row gets None from every reward: its own advantage is 0, and the group's advantages are those of a
-group without it.
+zeroes its whole group. Here a row on which one fails has None from every reward: its own advantage is 0, and the
+group's advantages are those of a group without it.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import io
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from trl.trainer.utils import is_async_callable
 
 from grpo.core.jsonfiles import append_line
 from grpo.core.processes import say, show
 from grpo.core.text import for_rich
-from grpo.rewarding.rollout import Fault, Rollout, Score, Values, call, call_async
+from grpo.scoring.sample import Fault, Sample
 
-FAILED = math.inf  # a guarded reward's value for a row on which it fails, for TRL to gather
+FAILED = math.inf  # instead of the values of a row on which a reward fails, to gather
 DESCRIBED = 3  # failed rows described per reward and rollout; all are counted
 SHOWN = 600  # characters of a text in the console
 
@@ -78,32 +74,12 @@ def without_effects() -> Iterator[None]:
         yield
 
 
-def score(rewards: Mapping[str, Callable[..., Any]], rollout: Rollout) -> dict[str, list[Score]]:
-    """Score completions by name of the reward. Hides what rewards print, and keeps the random states."""
-
-    def scores(name: str, reward: Callable[..., Any]) -> list[Score]:
-        if not is_async_callable(reward):
-            return call(name, reward, rollout)
-        with ThreadPoolExecutor(1) as thread:  # a notebook already runs an event loop
-            return thread.submit(lambda: asyncio.run(call_async(name, reward, rollout))).result()
-
-    with without_effects():
-        return {name: scores(name, reward) for name, reward in rewards.items()}
-
-
-def excluding_faults(scores: Mapping[str, Sequence[Score]]) -> dict[str, Values]:
-    """Exclude rows as in training: None from every reward where one fails. Prints a line if there are any."""
-    rows = list(zip(*scores.values(), strict=True))
-    faults = [fault for fault in (_first_fault(row) for row in rows) if fault]
+def say_faults(samples: Sequence[Sample]) -> None:
+    """Print a line if rewards failed on samples."""
+    faults = [sample.faults[0] for sample in samples if sample.faults]
     if faults:
-        count = f"{len(faults)} of {len(rows)} answers"
+        count = f"{len(faults)} of {len(samples)} answers"
         say(f"note: rewards fail on {count}, which are excluded from their means (first: {faults[0]})")
-    kept = [(None,) * len(row) if _first_fault(row) else row for row in rows]
-    return {name: [row[index] for row in kept] for index, name in enumerate(scores)}  # type: ignore[misc]
-
-
-def _first_fault(row: Sequence[Score]) -> Fault | None:
-    return next((score for score in row if isinstance(score, Fault)), None)
 
 
 # --- In training --------------------------------------------------------------------------------------------------
@@ -128,42 +104,20 @@ class RewardGuard:
         self.any_fault, self.excess = False, ""
         self._shown: set[str] = set()
 
-    def guarded(self, name: str, reward: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a reward (or async reward) for TRL, so that it returns FAILED for rows on which it fails."""
+    def gather(self, trainer: Any, samples: Sequence[Sample]) -> torch.Tensor:
+        """Return the rewards of all processes, (rows, rewards), NaN for None and in all of a row on which one failed.
 
-        def score(**arguments: Any) -> Values:
-            return self._noted(call(name, reward, Rollout.of_arguments(**arguments)))
-
-        async def score_async(**arguments: Any) -> Values:
-            return self._noted(await call_async(name, reward, Rollout.of_arguments(**arguments)))
-
-        return score_async if is_async_callable(reward) else score
-
-    def _noted(self, scores: Sequence[Score]) -> Values:
-        """Replace faults by FAILED for TRL, and keep the first ones."""
-        self.faults += [score for score in scores if isinstance(score, Fault)][:DESCRIBED]
-        return [FAILED if isinstance(score, Fault) else score for score in scores]
-
-    @contextlib.contextmanager
-    def guarding(self, trainer: Any) -> Iterator[None]:
-        """Guard the rewards while TRL calls them."""
-        unguarded = trainer.reward_funcs
-        trainer.reward_funcs = [self.guarded(name, reward) for name, reward in trainer.rewards.items()]
-        self.faults = []
-        try:
-            yield
-        finally:
-            trainer.reward_funcs = unguarded
-
-    def exclude(self, trainer: Any, values: torch.Tensor) -> torch.Tensor:
-        """Set all rewards of a failed row to NaN. Count and report these rows.
-
-        Args:
-            values: (rows of all processes, rewards), as TRL gathered them from guarded rewards.
+        Count and report these rows.
         """
+        self.faults = _first_faults(samples)
+        numbers = [
+            [FAILED if sample.faults else _number(value) for value in (sample.rewards or {}).values()]
+            for sample in samples
+        ]
+        values = trainer.accelerator.gather(torch.tensor(numbers, device=trainer.accelerator.device))
         failed = values.isinf().any(1)
         values[failed] = torch.nan
-        training, step = trainer.model.training, trainer.state.global_step + 1
+        step = trainer.state.global_step + 1
         self.any_fault |= bool(failed.any())
         if not self.any_fault:
             return values
@@ -176,7 +130,7 @@ class RewardGuard:
         if trainer.accelerator.is_main_process:
             for process, fault in faults:
                 self._report(step, process, fault)
-        if training and share > self.limit and not self.excess:
+        if share > self.limit and not self.excess:
             first = f" (first: {faults[0][1]})" if faults else ""
             self.excess = f"the reward guard: {100 * share:.0f} % of the rows of step {step} were excluded{first}"
         return values
@@ -196,3 +150,15 @@ class RewardGuard:
             f"Such rows are excluded from their rollout (metric rewards/left_out); above {100 * self.limit:g} % of a "
             f"rollout (max_faulty_rewards) the run ends. {self.path.name} describes more of them."
         )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _first_faults(samples: Sequence[Sample]) -> list[Fault]:
+    """Return the first DESCRIBED faults of each reward."""
+    by_reward: dict[str, list[Fault]] = {}
+    for fault in (fault for sample in samples for fault in sample.faults):
+        by_reward.setdefault(fault.function, []).append(fault)
+    return [fault for faults in by_reward.values() for fault in faults[:DESCRIBED]]

@@ -11,8 +11,8 @@ import pytest
 import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
-from grpo.rewarding import registry
-from grpo.rewarding.functions import function_of_file, functions_to_names
+from grpo.scoring import registry
+from grpo.scoring.functions import function_of_file, functions_to_names
 from grpo.task.prompts import XML
 
 pytestmark = pytest.mark.usefixtures("own_files")

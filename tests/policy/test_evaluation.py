@@ -1,6 +1,5 @@
 """Evaluations grade answers once, in the same arithmetic before and after training, and change nothing else."""
 
-import dataclasses
 import datetime
 import functools
 import json
@@ -19,17 +18,18 @@ from trl import GRPOConfig
 
 from exact_answers.verdict import grade_any
 from grpo.data import dataset, sources
-from grpo.evaluation import evaluate
-from grpo.evaluation.evaluate import Evaluation, HeldOut
+from grpo.policy import evaluation
 from grpo.policy.answering import Policy
-from grpo.results.answer import Answer
+from grpo.policy.evaluation import Evaluation, HeldOut, judged
 from grpo.results.summary import summarize
-from grpo.rewarding.rollout import judge_reward_func
+from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Scorer, judge_reward_func
 from grpo.task import Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
 
 TASK = Task(XML)
+SCORER = Scorer(TASK, {}, {})
 
 
 def judged_by(function):
@@ -45,8 +45,8 @@ def questions():
 def test_the_summary_has_the_share_that_the_rule_does_not_understand():
     rows = [{"question": "3 + 4?", "answer": "7"}] * 4
     texts = ["It is 7.", "<answer>6</answer>", "We add 3 and 4.", "It is not 7."]
-    answers, error = evaluate.graded([Answer(completion=text) for text in texts], rows, TASK)
-    assert not error and [one.why for one in answers] == ["value", "value", "not understood", "denied"]
+    answers, error = judged([Sample(row, text) for row, text in zip(rows, texts, strict=True)], SCORER)
+    assert not error and [one.verdict.why for one in answers] == ["value", "value", "not understood", "denied"]
     assert summarize(answers)["not_understood"] == 0.25
 
 
@@ -60,36 +60,35 @@ def test_another_questions_label_is_understood_and_wrong(labels, form):
     """The judge sees one gold answer; the evaluation knows all of them. Other texts stay what they are."""
     rows = [{"question": "?", "answer": labels[number % 2]} for number in range(8)]
     said = [labels[1 - number % 2] for number in range(6)] + ["whatever this may be"] * 2
-    answers, _ = evaluate.graded(
-        [Answer("?", row["answer"], form.format(text)) for row, text in zip(rows, said, strict=True)], rows, TASK
-    )
-    assert [one.why for one in answers] == ["value"] * 6 + ["not understood"] * 2
-    assert not any(one.lenient for one in answers)
+    answers, _ = judged([Sample(row, form.format(text)) for row, text in zip(rows, said, strict=True)], SCORER)
+    assert [one.verdict.why for one in answers] == ["value"] * 6 + ["not understood"] * 2
+    assert not any(one.verdict.lenient for one in answers)
 
 
 def test_gold_answers_that_do_not_repeat_are_no_labels():
     rows = [{"question": "?", "answer": gold} for gold in ("Paris", "Rome", "Oslo", "Bern")]
-    answers, _ = evaluate.graded([Answer("?", row["answer"], "Oslo") for row in rows], rows, TASK)
-    assert [one.why for one in answers] == ["not understood"] * 2 + ["value", "not understood"]
+    answers, _ = judged([Sample(row, "Oslo") for row in rows], SCORER)
+    assert [one.verdict.why for one in answers] == ["not understood"] * 2 + ["value", "not understood"]
 
 
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     row = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them
-    answer = Answer("3 + 4?", "7", "‹é›\n\u2028", rewards={"own": None})
-    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, [dataclasses.replace(answer, row=row)]), step=4)
+    asked = {"question": "3 + 4?", "answer": "7", "prompt": "3 + 4?"}
+    answer = Sample(asked | row, "‹é›\n\u2028", rewards={"own": None})
+    evaluation.save(tmp_path, "before", Evaluation({"n": 1}, [answer]), step=4)
     assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8")) == {"n": 1, "step": 4}
     (line,) = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     fields = {"question": "3 + 4?", "answer": "7", "completion": "‹é›\n\u2028", "read": ""}
     fields |= {"rewards": {"own": None}, "reward": None, "row": {"day": "2026-01-02", "score": None}}
     assert json.loads(line) == fields
-    assert Answer.from_json(fields) == dataclasses.replace(answer, row=fields["row"])
+    assert Sample.from_json(fields).to_json() == fields
 
 
 def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, monkeypatch):
-    evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [Answer(completion="old")]))
-    monkeypatch.setattr(evaluate.jsonfiles, "write_json", lambda *_: 1 / 0)
+    evaluation.save(tmp_path, "after", Evaluation({"n": 1}, [Sample(text="old")]))
+    monkeypatch.setattr(evaluation.jsonfiles, "write_json", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [Answer(completion="new")]))
+        evaluation.save(tmp_path, "after", Evaluation({"n": 1}, [Sample(text="new")]))
     assert not (tmp_path / "eval_after.json").exists()  # the old shares never stand beside the new completions
 
 
@@ -98,16 +97,16 @@ def measure(model, tokenizer, questions, task=TASK, bf16=False, rewards=None, sa
     args.bf16 = bf16
     policy = Policy.in_training(model, tokenizer, args, task.prompt.prefill)
     rewards = rewards or {}
-    return HeldOut(questions, task, rewards, dict.fromkeys(rewards, 1.0), samples).evaluate(policy)
+    return HeldOut(questions, Scorer(task, rewards, dict.fromkeys(rewards, 1.0)), samples).evaluate(policy)
 
 
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
     """Accelerate casts in the forward of a model that it has prepared: the same weights must answer the same."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
-    full = measure(model, tokenizer, questions).answers
-    before = measure(model, tokenizer, questions, bf16=True).answers
+    full = measure(model, tokenizer, questions).samples
+    before = measure(model, tokenizer, questions, bf16=True).samples
     model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-    assert before == measure(model, tokenizer, questions, bf16=True).answers != full
+    assert before == measure(model, tokenizer, questions, bf16=True).samples != full
 
 
 # --- Several samples of each question
@@ -125,13 +124,14 @@ def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
     ],
 )
 def test_the_majority_is_the_first_of_the_most_frequent_answer(answers, winner):
-    assert evaluate.majority(answers) == winner
+    assert evaluation.majority(answers) == winner
 
 
 def test_k_samples_give_majority_and_pass_at_k():
     right, wrong = "<answer>4</answer>", "<answer>5</answer>"
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
-    answers, _ = evaluate.graded([Answer(completion=right, samples=mix) for mix in mixes], [{"answer": "4"}] * 4, TASK)
+    row = {"answer": "4"}
+    answers, _ = judged([Sample(row, right, draws=[Sample(row, text) for text in mix]) for mix in mixes], SCORER)
     summary = summarize(answers)
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75) and summary["maj_k_low"] < 0.5
 
@@ -149,16 +149,17 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
     task = judged_by(is_even)
     rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
     four = questions.select(range(4))
-    answers = measure(*demo, four, task, rewards=rewards, samples=3).answers
-    texts = [(one.question, text) for one in answers for text in (one.completion, *one.samples)]
+    answers = measure(*demo, four, task, rewards=rewards, samples=3).samples
+    texts = [(one.question, sample.text) for one in answers for sample in (one, *one.draws)]
     assert asked == list(dict.fromkeys(texts))  # by accuracy and by the reward together
     for one in answers:
-        assert one.lenient == (len(one.completion) % 2 == 0) and one.strict == (one.lenient and one.format_strict)
-        assert one.rewards["judge_reward_func"] == 2.0 * one.lenient
-        assert one.samples_right == [len(text) % 2 == 0 for text in one.samples]
+        lenient = len(one.text) % 2 == 0
+        assert one.verdict.lenient == lenient and one.verdict.strict == (lenient and one.format.strict)
+        assert one.rewards["judge_reward_func"] == 2.0 * lenient
+        assert [draw.verdict.lenient for draw in one.draws] == [len(draw.text) % 2 == 0 for draw in one.draws]
         # the built-in rule chooses the majority's answer, and the judge says if it is right
-        chosen = evaluate.majority([TASK.answer(text) for text in one.samples])
-        assert one.majority_right == one.samples_right[chosen]
+        chosen = evaluation.majority([TASK.answer(draw.text) for draw in one.draws])
+        assert one.majority_right == one.draws[chosen].verdict.lenient
 
 
 def test_the_lenient_rule_is_asked_once_a_completion(demo, questions, monkeypatch):
@@ -168,9 +169,10 @@ def test_the_lenient_rule_is_asked_once_a_completion(demo, questions, monkeypatc
     task = Task(XML)
     rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
     four = questions.select(range(4))
-    answers = measure(*demo, four, task, rewards=rewards, samples=2).answers
-    texts = [(text, (one.answer,), "xml") for one in answers for text in (one.completion, *one.samples)]
-    assert asked == list(dict.fromkeys(texts)) and all(one.why for one in answers)
+    answers = measure(*demo, four, task, rewards=rewards, samples=2).samples
+    texts = [(one.question, one.gold, sample.text) for one in answers for sample in (one, *one.draws)]
+    assert [(gold, text) for text, (gold,), _ in asked] == [each[1:] for each in dict.fromkeys(texts)]
+    assert all(one.verdict.why for one in answers)
 
 
 def test_what_a_judge_draws_depends_on_nothing_before_it(demo, questions):
@@ -183,8 +185,8 @@ def test_what_a_judge_draws_depends_on_nothing_before_it(demo, questions):
     for seed in (1, 2):
         random.seed(seed)
         torch.manual_seed(seed)
-        found.append(measure(*demo, four, judged_by(draws), samples=5).answers)
-    verdicts = [verdict for one in found[0] for verdict in (one.lenient, *one.samples_right)]
+        found.append(measure(*demo, four, judged_by(draws), samples=5).samples)
+    verdicts = [sample.verdict.lenient for one in found[0] for sample in (one, *one.draws)]
     assert found[0] == found[1] and len(set(verdicts)) == 2
 
 
@@ -243,9 +245,9 @@ def test_every_reward_is_recorded_and_changes_neither_random_states_nor_the_scre
     assert kept
     shown = capsys.readouterr().out
     assert "sample of a gist" not in shown and "rewards fail on 1 of 4 answers" in shown
-    assert [one.rewards["fails"] for one in found.answers] == [1, None, 1, 1]
-    assert found.answers[1].reward is None and all(set(one.rewards) == set(rewards) for one in found.answers)
-    known = [one.rewards["right"] for one in found.answers if one.rewards["right"] is not None]
+    assert [one.rewards["fails"] for one in found.samples] == [1, None, 1, 1]
+    assert found.samples[1].reward is None and all(set(one.rewards) == set(rewards) for one in found.samples)
+    known = [one.rewards["right"] for one in found.samples if one.rewards["right"] is not None]
     assert found.summary["reward_right"] == sum(known) / 3 and {"reward", "accuracy_lenient"} < set(found.summary)
 
 
@@ -264,16 +266,10 @@ def exiting(text, row):
     raise SystemExit(f"no key{'' if random.random() + torch.rand(1) else '!'}")
 
 
-def test_the_reward_of_an_answer_is_the_weighted_sum():
-    scores = {"a": [1.0, 3.0], "b": [2.0, None]}
-    answers = evaluate.with_rewards([Answer(), Answer()], scores, {"a": 0.5, "b": -1.0})
-    assert [one.reward for one in answers] == [-1.5, 1.5]
-
-
 def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     """Without gold answers the rewards that need them are not scored, and the others are not all."""
     without = questions.select(range(2)).remove_columns("answer").add_column("answer", [None, None])
     rewards = {name: REWARD_FUNCS[name] for name in ("correctness_reward_func", "xmlcount_reward_func")}
     found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards)
     assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
-    assert "reward" not in found.summary and [one.reward for one in found.answers] == [None, None]
+    assert "reward" not in found.summary and [one.reward for one in found.samples] == [None, None]

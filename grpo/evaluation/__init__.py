@@ -1,1 +1,0 @@
-"""Measure what a model learned: evaluations before, while and after training."""

@@ -1,1 +1,0 @@
-"""Find, check and guard the rewards of a run."""

@@ -1,0 +1,1 @@
+"""From a completion to its verdict, format, rewards and faults: the one way, whoever made it."""
