@@ -52,8 +52,9 @@ from grpo.runs.run import choose_run
 from grpo.scoring.registry import load_rewards, make_task, needing_gold, weights_of
 from grpo.scoring.scorer import Scorer, judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.task.prompts import THINK, PromptFormat
+from grpo.training import callbacks
 from grpo.training.accuracy import AccuracyCurve
-from grpo.training.callbacks import add_callbacks
+from grpo.training.callbacks import callbacks_of
 from grpo.training.run_trainer import RunTrainer
 from rewards import (
     XML_COT_FORMAT,
@@ -205,19 +206,27 @@ def experiment(config: Config) -> int:
     with run.open(data):  # its directory, lock, signals, readable errors, and how it ends
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work
         model, peft_config = load_model(config)  # AutoModelForCausalLM in bf16, and a LoraConfig if use_peft
+        scorer = Scorer(task, reward_funcs, weights_of(config, reward_funcs))  # a completion's verdict and rewards
+        accuracy = AccuracyCurve(run, scorer, data)  # on the held-out questions; also while training, with eval_every
         with one_line(kinds=(ValueError, NotImplementedError, ImportError, OSError)):  # TRL's refusals
             trainer = RunTrainer(
-                scorer=Scorer(task, reward_funcs, weights_of(config, reward_funcs)),
+                run,
+                scorer,
                 model=model,
                 processing_class=tokenizer,
                 args=run.args,
                 train_dataset=data.train,
                 eval_dataset=data.held_out,
                 peft_config=peft_config,
+                callbacks=[
+                    *callbacks_of(run, scorer, data, perfect),
+                    accuracy,
+                ],  # metrics, samples, alarms, the report
+                measure=accuracy.measure,
+                perfect=perfect,
                 **config.step_options,
             )
-        add_callbacks(trainer, run, task, data, perfect)  # metrics, samples, alarms, the report
-        accuracy = AccuracyCurve(run, trainer, data)  # on the held-out questions; also while training, with eval_every
+        callbacks.begin(trainer, data, perfect)  # its record and its tracker
         accuracy.measure_before()
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely

@@ -281,13 +281,12 @@ STOPS = {
 def test_a_callbacks_end_is_an_end(tiny_run, monkeypatch, case):
     """With a final model and the comparison of its step; to resume trains on."""
     method, before_ours = STOPS[case]
-    watch, stop = train_grpo.add_callbacks, Stop(method, 3)
+    ours, stop = train_grpo.callbacks_of, Stop(method, 3)
 
-    def watch_and_stop(trainer, *args):
-        for add in (lambda: trainer.add_callback(stop), lambda: watch(trainer, *args))[:: 1 if before_ours else -1]:
-            add()
+    def with_stop(*args):
+        return [stop, *ours(*args)] if before_ours else [*ours(*args), stop]
 
-    monkeypatch.setattr(train_grpo, "add_callbacks", watch_and_stop)
+    monkeypatch.setattr(train_grpo, "callbacks_of", with_stop)
     evaluated = {"eval_every": "3"} if method == "on_evaluate" else {}
     argv, run, whole = tiny_run(**LIFE | TWICE | evaluated, max_steps="6"), Path("run"), Path("whole")
     exit_status, shown = train(*argv)
@@ -296,7 +295,7 @@ def test_a_callbacks_end_is_an_end(tiny_run, monkeypatch, case):
     assert_says(shown, run, "finished")
     assert f"A callback ended training at step {step} of 6. To resume: " in shown
     result = result_of(run, step)
-    monkeypatch.setattr(train_grpo, "add_callbacks", watch)
+    monkeypatch.setattr(train_grpo, "callbacks_of", ours)
     assert train(*argv, "--output_dir", whole)[0] == 0
     assert_truthful(run, step, 6, "finished", whole)
     assert train(*argv, *AUTO)[0] == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import DefaultFlowCallback, Trainer, TrainerControl, TrainerState
 
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import append_line, read_object, write_json
@@ -24,15 +24,17 @@ from grpo.results.printing import print_answers, print_summaries
 from grpo.results.samples import file_of, read_samples
 from grpo.runs.run import Run
 from grpo.scoring.sample import Sample
+from grpo.scoring.scorer import Scorer
 from grpo.task.given_back import try_golds
 from grpo.task.task import Task
 from grpo.training import causes
+from grpo.training.of_trainer import OfTrainer
 from lean_grpo import sharding
 
 REFUSED = 0.1  # share of the gold answers from which it explains a run that did not get better
 
 
-class AccuracyCurve(TrainerCallback):
+class AccuracyCurve(OfTrainer):
     """Evaluate the policy before and after training, and wherever transformers evaluates (`eval_every`).
 
     Without held-out questions (eval_samples 0) there is no evaluation.
@@ -45,16 +47,16 @@ class AccuracyCurve(TrainerCallback):
         after: the evaluation after the last step, or None before it.
     """
 
-    def __init__(self, run: Run, trainer: Any, data: Data) -> None:
-        self.run, self.trainer = run, trainer
-        self.held_out = HeldOut(data.held_out, trainer.scorer, run.config.script.eval_num_samples)
+    def __init__(self, run: Run, scorer: Scorer, data: Data) -> None:
+        self.run = run
+        self.held_out = HeldOut(data.held_out, scorer, run.config.script.eval_num_samples)
         self.before: Evaluation | None = None
         self.after: Evaluation | None = None
         self._begins_anew = False  # True if a resumed run has measured it again
         self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
 
     def measure_before(self) -> None:
-        """Evaluate the policy before training, save and print its answers, and prepare evaluations with `eval_every`.
+        """Evaluate the policy before training, save and print its answers.
 
         A resumed run reuses its first evaluation if that rests on the same as this session's.
         """
@@ -81,9 +83,6 @@ class AccuracyCurve(TrainerCallback):
         if metric and before.summary.get(metric) is None:
             reason = before.summary.get("judge_error") or "no held-out answer has a value"
             raise UserError(f"metric_for_best_model: {metric} is not measured ({reason}); use another")
-        trainer.measure = self._measure
-        if trainer.args.eval_strategy != "no":
-            trainer.add_callback(self)
 
     def measure_after(self) -> None:
         """Evaluate the weights that are saved, compare them with those before question by question, print both."""
@@ -110,20 +109,23 @@ class AccuracyCurve(TrainerCallback):
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
         trainer, task = self.trainer, held_out.scorer.task
         with self.run.during(EVALUATION), sharding.whole(trainer) as model:
-            policy = Policy.in_training(model, trainer.processing_class, trainer.args, task.prompt.prefill)
+            tokenizer: Any = trainer.processing_class
+            policy = Policy.in_training(model, tokenizer, trainer.args, task.prompt.prefill)
             evaluation = held_out.evaluate(policy, self.run.check, self.run.at_once)
         evaluation.summary["measure"] = self.run.measure
         return evaluation
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.before is None or args.eval_strategy == "no":
+            return
         kept: Any = state.stateful_callbacks
         self._measured = kept.setdefault("accuracy_curve", self._measured)
         if self.run.rechosen:  # so that the checkpoint is evaluated, too
             self._measured["step"] = -1
-        if self.before and state.global_step == 0:
+        if state.global_step == 0:
             self._log(self.before.summary)
             return
-        if self.before and self._begins_anew and is_first_process():  # the curve, too
+        if self._begins_anew and is_first_process():  # the curve, too
             line = {"step": 0, "measure": self.run.measure, **logged(self.before.summary)}
             append_line(self.run.output / "metrics.jsonl", line)
         if _is_due(args, state) and self._measured["step"] < state.global_step:
@@ -131,11 +133,14 @@ class AccuracyCurve(TrainerCallback):
                 self.trainer.consider_checkpoint()  # its run ended before this evaluation
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        control.should_evaluate |= state.global_step >= state.max_steps  # the curve's end
+        if args.eval_strategy != "no":
+            control.should_evaluate |= state.global_step >= state.max_steps  # the curve's end
 
-    def _measure(self) -> dict[str, float]:
-        """Return the measures of this step by transformers' names. Raise GivenUp for a signal."""
+    def measure(self) -> dict[str, float]:
+        """Return the measures of this step as `eval_…`; {} without questions. Raise GivenUp for a signal."""
         state = self.trainer.state
+        if self.before is None:
+            return {}
         ends = state.global_step >= state.max_steps
         held_out = self.held_out if ends else dataclasses.replace(self.held_out, draws=1)  # greedy answers alone
         self.run.check_all()

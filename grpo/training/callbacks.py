@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,15 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from grpo.core.jsonfiles import append_line
 from grpo.core.processes import show
 from grpo.data.dataset import Data
-from grpo.policy import templates
 from grpo.report import report, trackers
 from grpo.results.measures import is_of_evaluation
 from grpo.runs import resume
 from grpo.runs.run import Run
-from grpo.scoring import registry
-from grpo.task.task import Task
+from grpo.scoring.scorer import Scorer
 from grpo.training import console
 from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History, collapse
+from grpo.training.console import Progress
+from grpo.training.of_trainer import OfTrainer
 from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
 from rewards import completion_text
@@ -31,41 +31,32 @@ DRAWING = 100  # least seconds of training per second of drawing
 MAX_SKIPPED = 3  # this many skipped optimizer steps in a row end a run, since the weights do not change in between
 
 
-def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[str, float]) -> None:
-    """Add a run's callbacks to its trainer, in order; begin the run's record and its tracker.
+def callbacks_of(run: Run, scorer: Scorer, data: Data, perfect: Mapping[str, float]) -> list[TrainerCallback]:
+    """Return a run's callbacks, in order.
 
     Args:
         perfect: each reward's value for a perfect completion, by logged name.
     """
-    config = run.config
-    trainer.prefill = task.prompt.prefill
-    trainer.run, trainer.each_token = run, run.check
-    run.begin_with(trainer.weights, trainer.configuration)
-    record = task.record()
-    trainer.seal_record = run.facts | record  # `ask` reads the prompt from a copied checkpoint
-    trackers.start(run.args)
-    tokenizer: Any = trainer.processing_class
-    chat = task.prompt.chat
-    unended = templates.unended(tokenizer, trainer.eos_token_ids, config.template_kwargs) if chat else ""
-    trainer.history = History(
-        perfect=perfect, penalties=sorted(registry.penalties(trainer.scorer.rewards)), unended=unended
-    )
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
-    skip = SkipNonFiniteSteps(trainer, run.request_stop)
-    for callback in (
-        MetricsFile(run.output, run.measure),
+    skip = SkipNonFiniteSteps(run.request_stop)
+    return [
+        MetricsFile(run),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
-        Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm),
-        StopAtRolloutEnd(trainer, run),  # last, to see the requests of the others
-    ):
-        trainer.add_callback(callback)
-    console.replace_progress(trainer, task, perfect)
-    without_prompt = resume.hash_of_rows(data.train, ("question", "answer"))
-    rows = data.counts() | {"fingerprint": without_prompt}
-    trainer.wandb_id = trackers.wandb_id(run.args)
+        Watch(run.output, skip, run.request_stop, run.config.script.stop_on_alarm),
+        StopAtRolloutEnd(run),  # last, to see the requests of the others
+        Progress(scorer.rewards, console.golds_of(data.train), scorer.task, dict(perfect)),
+    ]
+
+
+def begin(trainer: RunTrainer, data: Data, perfect: Mapping[str, float]) -> None:
+    """Begin the run's record and its tracker, once its trainer is built."""
+    run = trainer.run
+    run.begin_with(trainer.weights, trainer.configuration)
+    trackers.start(run.args)
+    rows = data.counts() | {"fingerprint": resume.hash_of_rows(data.train, ("question", "answer"))}  # no prompts
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
-    run.begin(**record, data=rows, perfect=perfect, **tracked)
+    run.begin(**trainer.scorer.task.record(), data=rows, perfect=perfect, **tracked)
 
 
 class MetricsFile(TrainerCallback):
@@ -74,14 +65,14 @@ class MetricsFile(TrainerCallback):
     An evaluation's line also has what it rests on, as `measure`: those of another measure are no part of its curve.
     """
 
-    def __init__(self, directory: Path, measure: str) -> None:
-        self.path, self.measure = directory / "metrics.jsonl", measure
+    def __init__(self, run: Run) -> None:
+        self.run, self.path = run, run.output / "metrics.jsonl"
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
         if state.is_world_process_zero and logs:
-            measure = {"measure": self.measure} if any(map(is_of_evaluation, logs)) else {}
+            measure = {"measure": self.run.measure} if any(map(is_of_evaluation, logs)) else {}
             append_line(self.path, {"step": state.global_step, **measure, **logs})
 
 
@@ -111,7 +102,7 @@ class LiveReport(TrainerCallback):
             show(f"note: no report while it trains ({escape(reason)}); it is written at the end")
 
 
-class SkipNonFiniteSteps(TrainerCallback):
+class SkipNonFiniteSteps(OfTrainer):
     """Drop the gradient of an optimizer step if it is not finite. All processes agree, since they share the sum.
 
     Optimizers ignore parameters without a gradient, so neither weights nor moments change; the schedule advances.
@@ -121,8 +112,8 @@ class SkipNonFiniteSteps(TrainerCallback):
         in_a_row, in_all: skipped steps in this session.
     """
 
-    def __init__(self, trainer: RunTrainer, stop: Callable[..., None]) -> None:
-        self.trainer, self.stop = trainer, stop
+    def __init__(self, stop: Callable[..., None]) -> None:
+        self.stop = stop
         self.in_a_row = self.in_all = 0
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -147,7 +138,7 @@ class SkipNonFiniteSteps(TrainerCallback):
             )
 
 
-class Watch(TrainerCallback):
+class Watch(OfTrainer):
     """Raise the alarm of each cause once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>`.
 
     TRL has gathered the metrics from all processes, so that all reach the same findings and stop at the same step
@@ -156,13 +147,12 @@ class Watch(TrainerCallback):
 
     def __init__(
         self,
-        trainer: RunTrainer,
         directory: Path,
         skip: SkipNonFiniteSteps,
         request_stop: Callable[..., None],
         stop_on_alarm: bool = False,
     ) -> None:
-        self.trainer, self.path, self.skip = trainer, directory / "alarms.jsonl", skip
+        self.path, self.skip = directory / "alarms.jsonl", skip
         self.request_stop, self.stop_on_alarm = request_stop, stop_on_alarm
         self.raised: list[str] = []
         self._read = 0  # rollouts since the last log

@@ -1,17 +1,19 @@
 """Print a run's progress: aligned columns, the time left, and samples with their gold answers."""
 
+import contextlib
 import math
 import time
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+from datasets import Dataset
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
-from transformers import PrinterCallback, TrainerCallback, TrainerState
+from transformers import PrinterCallback, TrainerState
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
-from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
@@ -21,6 +23,7 @@ from grpo.results.printing import show_answer
 from grpo.task.given import how_read
 from grpo.task.prompts import last_text
 from grpo.task.task import Task
+from grpo.training.of_trainer import OfTrainer
 from rewards import Gold, completion_text, correctness_reward_func
 
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # besides the rewards
@@ -29,7 +32,7 @@ SAMPLES = 5  # a run, at most
 LINES_BETWEEN = 8  # least number of lines between two samples
 
 
-class Progress(TrainerCallback):
+class Progress(OfTrainer):
     """Replace transformers' dictionary of 30 metrics per log, its progress bar, and TRL's table of samples.
 
     Args:
@@ -38,7 +41,7 @@ class Progress(TrainerCallback):
     """
 
     def __init__(
-        self, reward_names: list[str], golds: dict[str, Gold], task: Task, perfect: dict[str, float] | None = None
+        self, reward_names: Iterable[str], golds: dict[str, Gold], task: Task, perfect: dict[str, float] | None = None
     ) -> None:
         self.rewards = {  # column → key of the log
             name if short_name(name) in COLUMNS else short_name(name): reward_key(name) for name in reward_names
@@ -48,11 +51,15 @@ class Progress(TrainerCallback):
         self._rows = 0  # since the last header
         self._begun: tuple[int, float] | None = None  # first step and its end, as the first is slow
         self._next_sample, self._every = 0, 1
-        self._show = grpo_trainer.print_prompt_completions_sample
+
+    def join(self, trainer: Any) -> None:
+        super().join(trainer)
+        for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
+            trainer.remove_callback(stock)
+        logging.disable_progress_bar()  # bars of written files would interrupt ours
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._every = max(state.max_steps // SAMPLES, LINES_BETWEEN * state.logging_steps)
-        grpo_trainer.print_prompt_completions_sample = self.show_samples  # type: ignore[assignment]  # or plain text
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._begun = self._begun or (state.global_step, time.perf_counter())
@@ -62,9 +69,6 @@ class Progress(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero and "reward" in (logs or {}):
             self._print(state, logs or {})
-
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        grpo_trainer.print_prompt_completions_sample = self._show
 
     def _print(self, state: TrainerState, logs: dict[str, float]) -> None:
         """Print a log as a row of the table, and below it the numbers that rewards log (TRL's `log_metric`)."""
@@ -155,12 +159,18 @@ def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else decimals(value, 2)
 
 
-def replace_progress(trainer: GRPOTrainer, task: Task, perfect: dict[str, float]) -> None:
-    """Replace the output of transformers and TRL by `Progress`."""
-    rows: Any = trainer.train_dataset
+@contextlib.contextmanager
+def printing(show: Callable[..., None]) -> Iterator[None]:
+    """Let TRL's log print completions by this function, which has the arguments of TRL's own."""
+    stock = grpo_trainer.print_prompt_completions_sample
+    grpo_trainer.print_prompt_completions_sample = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        grpo_trainer.print_prompt_completions_sample = stock
+
+
+def golds_of(rows: Dataset) -> dict[str, Gold]:
+    """Return the gold answers of training rows by question, as their prompts end."""
     both = rows.select_columns(["prompt", "answer"])
-    golds = {last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None}
-    for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
-        trainer.remove_callback(stock)
-    trainer.add_callback(Progress(trainer.reward_func_names, golds, task, perfect))
-    logging.disable_progress_bar()  # bars of written files would interrupt ours
+    return {last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None}

@@ -6,20 +6,20 @@ uninterrupted run would sample at that point, too.
 
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState
 
 from grpo.runs.run import Run
-from grpo.training.run_trainer import RunTrainer
+from grpo.training.of_trainer import OfTrainer
 
 
-class StopAtRolloutEnd(TrainerCallback):
+class StopAtRolloutEnd(OfTrainer):
     """End training at the end of a rollout, at the same step on all processes, after the run's end was requested.
 
     Requests of other callbacks, such as transformers' EarlyStoppingCallback, wait for that moment, too.
     """
 
-    def __init__(self, trainer: RunTrainer, run: Run) -> None:
-        self.trainer, self.run = trainer, run
+    def __init__(self, run: Run) -> None:
+        self.run = run
         self._due = False  # True if a checkpoint was due amid a rollout
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

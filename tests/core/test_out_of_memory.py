@@ -63,9 +63,8 @@ FAILS = {  # what fails below what is ours: the run's phase
 def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, where):
     run = run_in(tmp_path)
     monkeypatch.setattr(where, full)
-    monkeypatch.setattr(RunTrainer, "run", run)
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        trained(RunTrainer, tiny_model, tmp_path, save_strategy="steps", save_steps=1, lengths="sampled")
+        trained(RunTrainer, tiny_model, tmp_path, run=run, save_strategy="steps", save_steps=1, lengths="sampled")
     assert run.phase is FAILS[where]
     line = out_of_memory(raised.value, run.phase)
     assert line.startswith(f"out of memory in {run.phase.name} (it asked for 2.00 GiB more); use ")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from helpers_runs import ROWS
+from helpers_runs import ROWS, run_in
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -89,12 +89,13 @@ def make_trainer(
     columns=None,
     callbacks=(),
     task=NO_TASK,
+    run=None,
     **settings,
 ):
     """A trainer of this class, of one step.
 
     Args:
-        task: of a RunTrainer.
+        task, run: of a RunTrainer.
         model: a model, or its directory.
         lengths: of the completions; None: many; "sampled": the trainer samples; a function replaces sampling.
         own: keyword arguments of our trainers alone.
@@ -125,7 +126,8 @@ def make_trainer(
     if issubclass(trainer_class, RunTrainer):
         rewards = {logged_name(one): one for one in (reward if isinstance(reward, list) else [reward])}
         task = replace(task, prompt=replace(task.prompt, chat=not isinstance(prompts[0], str)))
-        scoring = {"scorer": Scorer(task, rewards, dict.fromkeys(rewards, 1.0))}
+        scorer = Scorer(task, rewards, dict.fromkeys(rewards, 1.0))
+        scoring = {"run": run or run_in(output), "scorer": scorer}
     trainer = trainer_class(
         model=model,
         **scoring,
@@ -141,7 +143,7 @@ def make_trainer(
     return trainer
 
 
-def watched(model, output, **settings):
+def watched(model, output, more=(), **settings):
     """(trainer, its callback Watch): a run's trainer with the callbacks that raise alarms, on rows with gold answers.
 
     `watch.asked` lists the steps at which skipped steps ask for the run's end.
@@ -149,13 +151,12 @@ def watched(model, output, **settings):
     settings = {"lengths": "sampled", "own": {"packed": False}, "max_completion_length": 6, **settings}
     prompts = [[{"role": "user", "content": row["question"]}] for row in ROWS]
     answers = {"answer": [row["answer"].split()[-1] for row in ROWS]}
-    trainer = make_trainer(RunTrainer, model, output, prompts=prompts, columns=answers, **settings)
     asked = []
-    skip = SkipNonFiniteSteps(trainer, lambda reason: asked.append(trainer.state.global_step + 1))
-    watch = Watch(trainer, Path(output), skip, lambda reason: None)
+    skip = SkipNonFiniteSteps(lambda reason: asked.append(skip.trainer.state.global_step + 1))
+    watch = Watch(Path(output), skip, lambda reason: None)
     watch.asked = asked
-    trainer.add_callback(skip)
-    trainer.add_callback(watch)
+    own = {"prompts": prompts, "columns": answers, "callbacks": [skip, watch, *more]}
+    trainer = make_trainer(RunTrainer, model, output, **own, **settings)
     return trainer, watch
 
 

@@ -32,13 +32,8 @@ def test_a_mistake_in_a_callback_of_ones_own_names_its_line(tiny_run, monkeypatc
         def on_step_end(self, args, state, control, **kwargs):
             return undefined  # noqa: F821
 
-    add_callbacks = train_grpo.add_callbacks
-
-    def with_mine(trainer, *args):
-        add_callbacks(trainer, *args)
-        trainer.add_callback(Mine())
-
-    monkeypatch.setattr(train_grpo, "add_callbacks", with_mine)
+    ours = train_grpo.callbacks_of
+    monkeypatch.setattr(train_grpo, "callbacks_of", lambda *args: [*ours(*args), Mine()])
     assert train_grpo.main(tiny_run(max_steps="1", eval_samples="0")) == 2
     line = Mine.on_step_end.__code__.co_firstlineno + 1
     (said,) = [said for said in capfd.readouterr().err.splitlines() if said.startswith("error: ")]

@@ -13,7 +13,6 @@ from transformers.trainer_callback import ExportableState
 
 import train_grpo
 from grpo.report.files import read_run
-from grpo.training import callbacks
 from grpo.training.run_trainer import RunTrainer
 
 SHORT = LEARNS | {"eval_samples": "6", "save_steps": "2", "eval_every": "2", "logging_steps": "1"}
@@ -218,16 +217,14 @@ class Counting(TrainerCallback, ExportableState):
 @pytest.mark.parametrize("count", [1, 2])
 def test_callbacks_with_a_state_have_it_again(resume, monkeypatch, count):
     """Also two of a class, where another metric chooses, and beside one that is new."""
-    original, added = callbacks.add_callbacks, []
+    ours, added = train_grpo.callbacks_of, []
 
-    def add(trainer, *args):
-        original(trainer, *args)
+    def more(*args):
         is_new = [EarlyStoppingCallback(9)] if added else []
         added[:] = [Counting() for _ in range(count)]
-        for callback in [*added, *is_new]:
-            trainer.callback_handler.callbacks.append(callback)
+        return [*ours(*args), *added, *is_new]
 
-    monkeypatch.setattr(train_grpo, "add_callbacks", add)
+    monkeypatch.setattr(train_grpo, "callbacks_of", more)
     again = resume(**BEST)
     assert [(one.count, one.last) for one in added] == [(1, 2.0)] * count
     again(metric_for_best_model="accuracy_lenient")
@@ -236,13 +233,8 @@ def test_callbacks_with_a_state_have_it_again(resume, monkeypatch, count):
 
 @pytest.mark.parametrize("kind", [EarlyStoppingCallback, Patient])
 def test_early_stopping_remembers_its_patience(tiny_run, capsys, monkeypatch, kind):
-    original = callbacks.add_callbacks
-
-    def added(trainer, *args):
-        original(trainer, *args)
-        trainer.add_callback(kind(3))
-
-    monkeypatch.setattr(train_grpo, "add_callbacks", added)
+    ours = train_grpo.callbacks_of
+    monkeypatch.setattr(train_grpo, "callbacks_of", lambda *args: [*ours(*args), kind(3)])
     own = SHORT | BEST | {"learning_rate": "1e-9", "eval_every": "1", "save_steps": "1"}
     del own["load_best_model_at_end"]
     shown = trained(tiny_run(**own | {"max_steps": "12"}), capsys)

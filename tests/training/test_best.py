@@ -146,13 +146,8 @@ def test_the_best_checkpoint_moves_with_its_run(tiny_run, scripted, monkeypatch,
 @pytest.mark.slow
 def test_an_early_stop_by_the_runs_own_accuracy(tiny_run, scripted, monkeypatch, capsys):
     scripted({2: 0.9, 4: 0.5, 6: 0.7, 8: 0.95})
-    watch = train_grpo.add_callbacks
-
-    def with_early_stop(trainer, *args):
-        watch(trainer, *args)
-        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2))
-
-    monkeypatch.setattr(train_grpo, "add_callbacks", with_early_stop)
+    ours = train_grpo.callbacks_of
+    monkeypatch.setattr(train_grpo, "callbacks_of", lambda *args: [*ours(*args), EarlyStoppingCallback(2)])
     argv = tiny_run(**BEST | {"max_steps": "8"})
     assert train_grpo.main(argv) == 0
     shown = capsys.readouterr().out

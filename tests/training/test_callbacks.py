@@ -21,7 +21,8 @@ from grpo.training.callbacks import LiveReport, MetricsFile
 
 
 def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
-    callback, logs = MetricsFile(tmp_path, "m"), {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
+    run = SimpleNamespace(output=tmp_path, measure="m")
+    callback, logs = MetricsFile(run), {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
     for step, first in ((1, True), (2, True), (3, False)):
         callback.on_log(None, SimpleNamespace(is_world_process_zero=first, global_step=step), None, logs=logs)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -127,8 +128,9 @@ def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
     def one_answer_to_each_prompt(prompt_ids, *others):
         return [[5 + sum(prompt) % 300, 2] for prompt in prompt_ids], None
 
-    trainer, watch = watched(tiny_model, tmp_path, max_steps=4, reward=[constant], lengths=one_answer_to_each_prompt)
-    trainer.task = Task(XML, judge=lambda text, row: right, judge_name="mine")
+    task = Task(XML, judge=lambda text, row: right, judge_name="mine")
+    options = {"reward": [constant], "lengths": one_answer_to_each_prompt, "task": task}
+    trainer, watch = watched(tiny_model, tmp_path, max_steps=4, **options)
     trainer.train()
     assert ("mode_collapse" in watch.raised) is not right
     reason = "every completion was right" if right else "no completion was right"
@@ -138,9 +140,9 @@ def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
 @pytest.mark.parametrize("text", ["<answer>7</answer>", "no number"])
 def test_a_policy_that_answers_everything_alike_raises_an_alarm(tiny_model, tmp_path, monkeypatch, text):
     """Whatever it writes beside its answer, and whether it is right now and then."""
-    trainer, watch = watched(tiny_model, tmp_path, max_steps=8, lengths=lambda ids, *_: ([[5, 2] for _ in ids], None))
-    trainer.task = Task(XML)
-    monkeypatch.setattr("grpo.scoring.calling.completion_text", lambda completion: text)
+    options = {"lengths": lambda ids, *_: ([[5, 2] for _ in ids], None), "task": Task(XML)}
+    trainer, watch = watched(tiny_model, tmp_path, max_steps=8, **options)
+    monkeypatch.setattr("grpo.training.run_trainer.completion_text", lambda completion: text)
     trainer.train()
     assert "the gold answer of" in alarms(tmp_path)["mode_collapse"]["message"]
     assert watch.seen.given[-1]["questions"] == len(trainer.last_rollout["prompt"]) // trainer.num_generations

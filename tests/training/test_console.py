@@ -3,13 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+from helpers_runs import ROWS
 from helpers_trainer import watched
 from trl.trainer import grpo_trainer
 
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training import console
-from grpo.training.console import Progress, replace_progress
+from grpo.training.console import Progress
 
 SHORT = ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
 NAMES = [f"{name}_reward_func" for name in [*SHORT, "length"]]
@@ -59,13 +60,15 @@ def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
     shows.on_train_begin(None, state(100), None)
     completion = [{"role": "assistant", "content": "<answer>\n5\n</answer>\n"}]
     for step in range(1, 101):
-        grpo_trainer.print_prompt_completions_sample(
-            [prompt] * 4, [completion] * 4, {"correctness_reward_func": [2.0] * 4}, [0.7] * 4, step, 2
-        )
+        with console.printing(shows.show_samples):
+            grpo_trainer.print_prompt_completions_sample(
+                [prompt] * 4, [completion] * 4, {"correctness_reward_func": [2.0] * 4}, [0.7] * 4, step, 2
+            )
     shown = capsys.readouterr().out
     for part in ("What is [2] + 2?", "gold: 4", "correctness reads: 5", "correctness 2.00", "advantage +0.70"):
         assert shown.count(part) == 10
-    shows.on_train_end(None, None, None)
+    with pytest.raises(ZeroDivisionError), console.printing(shows.show_samples):
+        raise ZeroDivisionError
     assert grpo_trainer.print_prompt_completions_sample is stock  # a plain GRPOTrainer's samples are TRL's again
 
 
@@ -77,11 +80,15 @@ def test_samples_are_the_best_and_the_worst_of_the_group_that_differs_most(count
     assert console.samples_of(prompts, advantages, count) == shown
 
 
+def rewards_half(completions, **kwargs):
+    return [0.5] * len(completions)
+
+
 def test_a_run_prints_its_lines_and_golds(tmp_path, tiny_model, capsys):
     """Without transformers' own lines."""
     options = {"log_completions": True, "num_completions_to_print": 1, "max_steps": 2}
-    trainer, _ = watched(tiny_model, tmp_path, reward=[lambda completions, **_: [0.5] * len(completions)], **options)
-    replace_progress(trainer, Task(XML), {})
+    progress = Progress(["rewards_half"], {row["question"]: row["answer"].split()[-1] for row in ROWS}, Task(XML))
+    trainer, _ = watched(tiny_model, tmp_path, more=[progress], reward=[rewards_half], **options)
     capsys.readouterr()
     trainer.train()
     out, err = capsys.readouterr()

@@ -19,7 +19,7 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.runs import checkpoints
-from grpo.training import run_trainer
+from grpo.training import checkpointing, run_trainer
 from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer
 from lean_grpo import trainer as lean_trainer
@@ -116,7 +116,7 @@ def test_a_checkpoint_is_sealed_once_all_of_it_is_written(tiny_model, tmp_path, 
 
 # --- Private members of the libraries
 
-FILES = {lean_trainer: ROOT / "tests" / "lean_grpo", run_trainer: ROOT / "tests"}
+FILES = {lean_trainer: ROOT / "tests" / "lean_grpo", run_trainer: ROOT / "tests", checkpointing: ROOT / "tests"}
 
 
 def listed(module):

@@ -173,7 +173,9 @@ def stopping(tmp_path, every=1):
         _step=4, num_iterations=1, args=SimpleNamespace(steps_per_generation=every), keep_random_states=lambda: None
     )
     run = run_in(tmp_path)
-    return run, StopAtRolloutEnd(trainer, run), trainer
+    callback = StopAtRolloutEnd(run)
+    callback.join(trainer)
+    return run, callback, trainer
 
 
 def end_step(callback, step=4, due=False):
