@@ -13,10 +13,9 @@ from filelock import FileLock, Timeout
 from grpo.core.checklist import Check
 from grpo.core.directories import check_output, is_checkpoint, is_run, is_started, others_in
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_value
 from grpo.core.processes import LOCK, is_first_process, is_locked
 from grpo.core.settings import LENGTH, about, data_label
-from grpo.results.readers import known_record
+from grpo.results.record import RunRecord, status_of
 from grpo.runs import checkpoints
 
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
@@ -75,7 +74,7 @@ def is_free(directory: Path) -> bool:
 
 def newest_finished() -> Path | None:
     """Return the finished run under outputs/ with the newest record; None without one."""
-    runs = [path for path in Path("outputs").glob("*/run.json") if read_value(path, "status") == "finished"]
+    runs = [path for path in Path("outputs").glob("*/run.json") if status_of(path.parent) == "finished"]
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
 
@@ -178,12 +177,11 @@ def _resume_newest(run: Path) -> Claim:
         return Claim(str(run), str(newest), tuple(notes))
     if not holds_run(run):
         return Claim(str(run), None, (Check("ok", "checkpoint", f"auto: {run} holds no run yet, so this begins one"),))
-    record = known_record(run / "run.json")
-    origin = (record.get("settings") or {}).get("resume_from_checkpoint")
-    broken_off = str(record.get("status")).startswith(("running", "interrupted", "failed"))
+    record = RunRecord.known(run)
+    origin = record.settings.get("resume_from_checkpoint")
     weights = any(run.glob("*.safetensors"))
     kept = weights or any(map(checkpoints.is_sealed, checkpoints.list_all(run)))
-    if broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
+    if record.is_broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
         start = origin or "the beginning"
         note = Check("warning", "checkpoint", f"{run} has none yet", f"starting from {start}")
         return Claim(str(run), origin, (note,))
@@ -218,14 +216,14 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
         new, lock = not output.exists(), _lock(output)
         if lock is None:
             continue
-        finished = checkpoint is None and read_value(output / "run.json", "status") == "finished"
+        finished = checkpoint is None and status_of(output) == "finished"
         if not (finished or (default_dir and holds_run(output))):
             break
         lock.release()
     else:
         reason = f"already holds a run; {WAYS_OUT}"
         if lock is None:
-            process = known_record(directory / "run.json").get("process")  # none before it trains
+            process = RunRecord.known(directory).process  # {} before it trains
             who = f" (process {process.get('id')} on {process.get('host')})" if process else ""
             reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
         raise UserError(f"output_dir: {str(directory)!r} {reason}")

@@ -16,7 +16,7 @@ from grpo.core.jsonfiles import without_nan
 from grpo.core.settings import CHECKPOINT, COMMAND, DATA, LENGTH, about, changes_learning, meaning, must_agree
 from grpo.core.text import shorten
 from grpo.core.versions import commit, versions
-from grpo.results.readers import known_record, read_record
+from grpo.results.record import RunRecord
 from grpo.runs import checkpoints
 from grpo.runs.source import OF_SCRIPT, REST, without_rest
 
@@ -149,7 +149,7 @@ def changed_chooser(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
     """Return the settings and sources that make a run another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
-    then = checkpoints.read_seal(newest) if newest else known_record(run / "run.json")
+    then = checkpoints.read_seal(newest) if newest else RunRecord.known(run).to_json()
     # names of data count, since rows are not compared
     changed = changes(then, settings, lambda key: changes_learning(key) or _names_data(key))
     found = _in_words(changed, other_sources(then, sources))
@@ -175,13 +175,13 @@ def changed_since_the_end(
     run = checkpoint.parent
     if run.resolve() != output.resolve() or not any(run.glob("*.safetensors")):
         return None
-    record = read_record(run / "run.json")
-    if record.get("status") != "finished" or record.get("step") != record.get("planned"):
+    record = RunRecord.read(run)
+    if not record.is_complete:
         return None
-    then, now = record.get("settings") or {}, as_json(settings)
+    then, now = record.settings, as_json(settings)
     kept = [key for key in then if key in now and about(key).change is not COMMAND]  # other versions have others
     differing = [key for key in kept if _differ(key, then[key], now[key])]
-    return differing + [f"the {label}" for label in other_sources(record, sources)]
+    return differing + [f"the {label}" for label in other_sources(record.to_json(), sources)]
 
 
 def _in_words(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> dict[str, str]:

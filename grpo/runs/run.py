@@ -25,7 +25,6 @@ from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
 from grpo.core.functions import innermost
-from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.phases import LOADING, READING, Phase
 from grpo.core.processes import (
@@ -45,7 +44,7 @@ from grpo.core.processes import (
 from grpo.core.settings import LENGTH, Config, about, adapter_decides, given_by
 from grpo.core.text import digest, human_bytes
 from grpo.report import contents, report
-from grpo.report.files import best_weights
+from grpo.results.record import RunRecord
 from grpo.runs import checkpoints, directory, record, resume, source
 from grpo.runs.directory import Claim
 from grpo.runs.source import Source
@@ -75,6 +74,7 @@ class Run:
         notes: decisions about directory and checkpoint, for preflight's table.
         facts: what the run and its figures rest on (resume.seal_record): before it is open, the code alone.
         source: the code of the run.
+        record: `run.json` as this process has written it; None: it has not.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
@@ -95,6 +95,7 @@ class Run:
         self.rechosen: list[str] = []
         self.notes = list(claim.notes)
         self.facts: dict[str, Any] = {"sources": source.hashes}
+        self.record: RunRecord | None = None
         self.step: int | None = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
         self.planned = 0
         self.best_step: int | None = None
@@ -102,7 +103,7 @@ class Run:
         self.training = False
         self.signal = 0
         self.phase, self._at_once = LOADING, False
-        self._trained = self._recorded = self._ended = False
+        self._trained = self._ended = False
         self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
 
@@ -215,8 +216,22 @@ class Run:
         """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""
         say(f"Run: {self.args.run_name}, in {self.output}")
         if is_first_process():
-            record.start_record(self, **values)
-            self._recorded = True
+            then = record.earlier(self.output, self.checkpoint)
+            now = record.begun(self.config, then, self._session(), **self._recorded(), **values)
+            record.start(self.output, self.checkpoint, then, now, self.source.files)
+            self.record = now
+
+    def _session(self) -> dict[str, Any]:
+        """Return what is recorded of this session."""
+        step = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
+        changed = {"changed": self.changed} if self.changed else {}
+        return {"from_step": step, **changed} | ({"best_from": step} if self.rechosen else {})
+
+    def _recorded(self) -> dict[str, Any]:
+        """Return what is recorded of settings and code."""
+        decisions = [f"{note.name}: {note.finding}" for note in (*self.config.notes, *self.notes)]
+        code = {"sources": self.facts["sources"], "code": self.source.code}
+        return {**code, "decisions": decisions, "settings": self.settings()}
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -249,18 +264,19 @@ class Run:
             if self.stopped:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
-                if weights := best_weights(read_value(self.output / "run.json") or {}):
-                    say(f"These are the {weights}")
+                if self.record and self.record.weights_of_best:
+                    say(f"These are the {self.record.weights_of_best}")
                 if self.early:
                     resume = self.how_to_resume()
                     say(f"A callback ended training at step {self.step} of {self.planned}. {resume}")
                 say(self.next_steps(written))
 
     def _note(self, status: str) -> None:
-        if self._recorded:
+        if self.record:
             best = None if self.stopped else self.best_step
             seconds = time.perf_counter() - self.config.started
-            record.finish(self.output, status, seconds, self.step, self.planned, best)
+            self.record = self.record.ended(status, seconds, self.step, self.planned, best)
+            self.record.write(self.output)
 
     # What to do next
 

@@ -52,8 +52,7 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
     """
     hashes: dict[str, set[str]] = {}
     for run in runs:
-        rows = (run.record.get("data") or {}).get("fingerprint")
-        for label, value in {"training rows": rows, **(run.record.get("sources") or {})}.items():
+        for label, value in {"training rows": run.record.fingerprint, **run.record.sources}.items():
             hashes.setdefault(label, set()).update([value] if value else [])
     found = [label for label, values in hashes.items() if len(values) > 1]
     of_model = {"model_name_or_path", "model_revision", "dtype", "load_in_4bit", "load_in_8bit"} & {*differing(runs)}
@@ -67,7 +66,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 
     A setting that another version's record lacks, and that a run does not use, is no difference.
     """
-    known = [{**run.settings, "commit": run.record.get("commit"), "processes": _processes(run)} for run in runs]
+    known = [{**run.settings, "commit": run.record.commit, "processes": run.record.world_size} for run in runs]
     if len({run.step for run in runs if "after" in run.evaluations}) > 1:
         known = [{**settings, "steps": run.step} for settings, run in zip(known, runs, strict=True)]
     keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
@@ -87,14 +86,14 @@ def is_used(run: RunFiles, key: str) -> bool:
     """True if a run's record has this setting, and its value was chosen: not a default, nor off in HYPERPARAMETERS."""
     if key not in run.settings:
         return False
-    origin, value = run.record.get("origin") or dict.fromkeys(run.settings, "script"), run.settings[key]
+    origin, value = run.record.origin or dict.fromkeys(run.settings, "script"), run.settings[key]
     return origin.get(key) == "flag" or bool(key in origin and value and value != DEFAULTS.get(key))
 
 
 def by_version(runs: Sequence[RunFiles]) -> str:
     """Describe differing versions of libraries, and settings that some versions do not have, unused; "" if none."""
-    names = dict.fromkeys(name for run in runs for name in run.record.get("versions") or {})
-    numbers = {name: [(run.record.get("versions") or {}).get(name, MISSING) for run in runs] for name in names}
+    names = dict.fromkeys(name for run in runs for name in run.record.versions)
+    numbers = {name: [run.record.versions.get(name, MISSING) for run in runs] for name in names}
     parts = [f"{name} {' | '.join(by_run)}" for name, by_run in numbers.items() if len(set(by_run)) > 1]
     keys = dict.fromkeys(key for run in runs for key in run.settings if makes_another_experiment(key))
     some = [key for key in keys if any(key not in run.settings for run in runs)]
@@ -103,14 +102,10 @@ def by_version(runs: Sequence[RunFiles]) -> str:
     return f"Versions: {'; '.join(parts)}" if parts else ""
 
 
-def _processes(run: RunFiles) -> int:
-    return (run.record.get("geometry") or {}).get("world_size", 1)
-
-
 def print_runs(runs: Sequence[RunFiles]) -> None:
     """Print the table, each run against the first, and all differences."""
     settings, sources = differing(runs), differing_sources(runs)
-    resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
+    resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.record.changes]
     one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
     copies = _copies(runs) if one_experiment else {}
     lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
@@ -152,7 +147,7 @@ def _copies(runs: Sequence[RunFiles]) -> dict[Path, Path]:
 def _reward_functions(runs: Sequence[RunFiles]) -> set[str]:
     """Return the labels of the code of the runs' rewards, and of all helpers, which rewards may use."""
     names = [name for run in runs for name in run.settings.get("reward_funcs") or []]
-    helpers = {label for run in runs for label in run.record.get("sources") or {} if label.startswith(HELPERS)}
+    helpers = {label for run in runs for label in run.record.sources if label.startswith(HELPERS)}
     return {f"code of {name}" for name in names} | helpers
 
 

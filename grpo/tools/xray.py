@@ -24,7 +24,7 @@ from grpo.evaluation.evaluate import with_rewards
 from grpo.report.files import read_run
 from grpo.results.answer import Answer, file_of, most_given, read_answers
 from grpo.results.measures import REWARD, Measure, of_reward
-from grpo.results.readers import read_record
+from grpo.results.record import RunRecord
 from grpo.rewarding import guard, registry
 from grpo.rewarding.rollout import Rollout
 from grpo.task.given import WHOLE
@@ -96,10 +96,10 @@ def task_of(file: Path) -> Task:
     path = file.with_name("run.json")
     if not path.is_file():
         return Task(XML)
-    record = read_record(path)
+    record = RunRecord.read(file.parent)
     try:
-        judge = record["settings"].get("judge")
-        task = Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
+        judge = record.settings.get("judge")
+        task = Task(PromptFormat(**record.prompt), record.shots or [], judge_name=judge or "")
         task.perfect("", "")  # raises for a template without an answer
         return task
     except (ValueError, LookupError, TypeError, AttributeError):
