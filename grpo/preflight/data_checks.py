@@ -17,6 +17,7 @@ from grpo.results import measures
 from grpo.results.answer import Answer
 from grpo.results.measures import LENIENT
 from grpo.runs import resume
+from grpo.runs.facts import TOKENS
 from grpo.task.given import WHOLE, distribution, repeat, same_text
 from grpo.task.given_back import CHOICE, Refused
 from grpo.task.gold import alternatives, has_mark, mark_name, read_column, readable
@@ -293,7 +294,7 @@ def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
     """Warn if rows, or the prompts' tokens, differ from the checkpoint's. Refuse other training prompts."""
     if plan.run.checkpoint and (changed := resume.changed_data(plan.run.checkpoint, plan.data)):
         finding = f"since the checkpoint: the {' and the '.join(changed)}"
-        if resume.TOKENS in changed:
+        if TOKENS in changed:
             finding += " (an edited or dated chat template, another tokenizer or end token)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
 

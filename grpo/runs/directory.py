@@ -14,9 +14,10 @@ from grpo.core.checklist import Check
 from grpo.core.directories import check_output, is_checkpoint, is_run, is_started, others_in
 from grpo.core.errors import UserError
 from grpo.core.processes import LOCK, is_first_process, is_locked
-from grpo.core.settings import LENGTH, about, data_label
+from grpo.core.settings import LENGTH, data_label
 from grpo.results.record import RunRecord, status_of
 from grpo.runs import checkpoints
+from grpo.runs.differences import Difference
 
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
 
@@ -93,7 +94,7 @@ def claim(
     output_dir: str | None,
     default_dir: str,
     resume: str | None,
-    differences: Callable[[Path], dict[str, str]] = lambda run: {},
+    differences: Callable[[Path], list[Difference]] = lambda run: [],
 ) -> Claim:
     """Choose a run's directory and the checkpoint to resume from. Creates nothing.
 
@@ -101,7 +102,7 @@ def claim(
         output_dir: the user's setting; None: `default_dir`, or the next free `-2`, `-3`, … if that contains a run.
         resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
             the default name that is this experiment; without any run the start of one) or a checkpoint's directory.
-        differences: returns a run's differences from this experiment, a text for each setting or source.
+        differences: returns an earlier run's differences from this experiment.
     """
     if output_dir:
         check_output(Path(output_dir))
@@ -111,7 +112,7 @@ def claim(
 
 
 def _choose(
-    output_dir: str | None, default_dir: str, resume: str | None, differences: Callable[[Path], dict[str, str]]
+    output_dir: str | None, default_dir: str, resume: str | None, differences: Callable[[Path], list[Difference]]
 ) -> Claim:
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
@@ -124,16 +125,16 @@ def _choose(
     return Claim(str(free))
 
 
-def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str, str]]) -> Path:
+def _run_of_experiment(default_dir: str, differences: Callable[[Path], list[Difference]]) -> Path:
     """Return the last run of the default name that is this experiment, or else this experiment with another length."""
     taken = itertools.takewhile(lambda path: not is_free(path), numbered(default_dir))
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
     if not runs:
         return next(filter(is_free, numbered(default_dir)))
-    same = [run for run, differ in runs.items() if all(about(name).change is LENGTH for name in differ)]
+    same = [run for run, differ in runs.items() if all(one.means is LENGTH for one in differ)]
     if same:
         return min(same, key=lambda run: bool(runs[run]))
-    others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
+    others = "; ".join(f"{run} differs in {', '.join(map(str, differ))}" for run, differ in runs.items())
     resumable = [run for run in runs if checkpoints.newest(run)[0]]
     nearest = min(resumable, key=lambda run: len(runs[run]), default=None)
     ways = f"resume the nearest with --output_dir {nearest}, repeat its own command, or " if nearest else ""

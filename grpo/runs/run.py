@@ -41,11 +41,12 @@ from grpo.core.processes import (
     say,
     sharding,
 )
-from grpo.core.settings import LENGTH, Config, about, adapter_decides, given_by
+from grpo.core.settings import LENGTH, Config, adapter_decides, given_by
 from grpo.core.text import digest, human_bytes
 from grpo.report import contents, report
 from grpo.results.record import RunRecord
-from grpo.runs import checkpoints, directory, record, resume, source
+from grpo.runs import checkpoints, directory, facts, record, resume, source
+from grpo.runs.differences import between_processes
 from grpo.runs.directory import Claim
 from grpo.runs.source import Source
 from grpo.task import prompts
@@ -72,7 +73,7 @@ class Run:
         remeasured: what of it makes evaluations another measure than before, once the run is open.
         rechosen: what of it makes the best value so far another one.
         notes: decisions about directory and checkpoint, for preflight's table.
-        facts: what the run and its figures rest on (resume.seal_record): before it is open, the code alone.
+        facts: what the run and its figures rest on (facts.py): before it is open, the code alone.
         source: the code of the run.
         record: `run.json` as this process has written it; None: it has not.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
@@ -146,7 +147,7 @@ class Run:
         return self.status if is_first_process() else 0
 
     @contextlib.contextmanager
-    def open(self, data: resume.Rows) -> Iterator[None]:
+    def open(self, data: facts.Rows) -> Iterator[None]:
         """Lock the run's directory, handle signals, and make errors readable.
 
         Raises:
@@ -161,6 +162,7 @@ class Run:
             except UserError as error:
                 refusal = str(error)
             forget_failure()
+            checkpoints.expect_tied_heads()
             # chosen by the first process, which locks for all
             output, refusal = broadcast_object_list([output, refusal])
             if refusal:
@@ -168,9 +170,9 @@ class Run:
             if output != self.output:  # another run was faster
                 say(f"note: {self.output} was taken meanwhile")
                 self._use(output)
-            chooser = resume.OWN if self.config.own_metric else resume.TRLS
-            sources = self.source.hashes | ({resume.CHOOSER: chooser} if self.args.metric_for_best_model else {})
-            self.facts = resume.seal_record(self.settings(), sources, data, sharding(self.args))
+            chooser = facts.OWN if self.config.own_metric else facts.TRLS
+            sources = self.source.hashes | ({facts.CHOOSER: chooser} if self.args.metric_for_best_model else {})
+            self.facts = facts.facts_of(self.settings(), sources, data, sharding(self.args))
             self._compare_processes()
             with self._signals(), self._readable():
                 yield
@@ -180,7 +182,7 @@ class Run:
         if self.config.geometry.world_size == 1:
             return
         checkpoint = checkpoints.identity(self.checkpoint) if self.checkpoint else None
-        if found := first_difference(self.facts | {"checkpoint": checkpoint}, resume.disagreement):
+        if found := first_difference(self.facts | {"checkpoint": checkpoint}, between_processes):
             raise UserError(f"{found}; start the same line with the same code and data on each machine")
 
     def begin_with(self, weights: str, configuration: str) -> None:
@@ -194,8 +196,8 @@ class Run:
             UserError: the model of another process, or the weights of the run that wrote the checkpoint, are others.
         """
         first: str = broadcast_object_list([weights])[0]
-        known = {resume.WEIGHTS: weights or first} if first else {}
-        self.facts["sources"] |= known | {resume.CONFIGURATION: configuration}
+        known = {facts.WEIGHTS: weights or first} if first else {}
+        self.facts["sources"] |= known | {facts.CONFIGURATION: configuration}
         self._compare_processes()
         if not self.checkpoint:
             return
@@ -203,14 +205,13 @@ class Run:
             resume.check_weights(self.checkpoint, first, str(self.config.model.model_name_or_path))
         self.remeasured = resume.changed_measure(self.checkpoint, self.facts)
         self.rechosen = self.remeasured + resume.changed_chooser(self.checkpoint, self.facts)
-        others = resume.other_sources(checkpoints.read_seal(self.checkpoint), self.facts["sources"])
-        named = [f"the {label}" for label in others if not label.startswith(source.REST)]
-        self.changed = list(dict.fromkeys([*self.changed, *named, *self.remeasured]))
+        parts = resume.changed_parts(self.checkpoint, self.facts)
+        self.changed = list(dict.fromkeys([*self.changed, *parts, *self.remeasured]))
 
     @property
     def measure(self) -> str:
         """A digest of what an evaluation of this run rests on."""
-        return digest(json.dumps(resume.measure_of(self.facts), sort_keys=True))
+        return digest(json.dumps(facts.measure_of(self.facts), sort_keys=True))
 
     def begin(self, **values: Any) -> None:
         """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""
@@ -461,24 +462,27 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
     def compared(settings: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in settings.items() if not adapter_decides(key, config.origin)}
 
-    differences = partial(resume.differences, settings=compared(config.settings()), sources=code.hashes)
+    wanted = {"settings": compared(config.settings()), "sources": code.hashes}
     named = None if config.origin["output_dir"] == "machine" else config.training.output_dir
-    claim = directory.claim(named, config.default_dir, config.training.resume_from_checkpoint, differences)
+    claim = directory.claim(
+        named, config.default_dir, config.training.resume_from_checkpoint, partial(resume.of_experiment, now=wanted)
+    )
     run = Run(config, claim, code)
     if run.checkpoint is None:
         return run
     settings = compared(run.settings())
-    run.changed = resume.changed_since(run.checkpoint, settings, code.hashes)
-    processes = config.geometry.world_size, sharding(run.args)
-    run.notes += resume.note_changes(run.checkpoint, settings, code.hashes, *processes)
+    now = {"settings": settings, "sources": code.hashes, "sharding": sharding(run.args)}
+    run.changed = [str(one) for one in resume.since_checkpoint(run.checkpoint, now) if one.means is not LENGTH]
+    run.notes += resume.note_changes(run.checkpoint, now, config.geometry.world_size)
     still_open = CHECKPOINTING if config.checkpointing_is_open else ()
     decided = {key: value for key, value in settings.items() if key not in still_open}
-    changed = resume.changed_since_the_end(run.checkpoint, run.output, decided, code.hashes)
+    changed = resume.since_end(run.checkpoint, run.output, now | {"settings": decided})
     if changed == []:
         say(f"{run.output} has finished, and its settings and code have not changed; a larger max_steps trains on")
         return run if config.script.dry_run else None
-    if changed and not any(about(key).change is LENGTH for key in changed):
-        finding = f"the run has finished, so it is only evaluated and saved again ({', '.join(changed)} changed)"
+    if changed and not any(one.means is LENGTH for one in changed):
+        names = ", ".join(one.name for one in changed)
+        finding = f"the run has finished, so it is only evaluated and saved again ({names} changed)"
         run.notes.append(Check("ok", "finished", finding))
     return run
 

@@ -6,8 +6,9 @@ has Student's interval, because the normal interval is far too narrow for two or
 """
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.processes import show
-from grpo.core.settings import ScriptArguments, about, makes_another_experiment, meaning
+from grpo.core.settings import ScriptArguments, about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison, measures
 from grpo.results.answer import Answer
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
-from grpo.runs.resume import COLUMNS, independent
+from grpo.runs.differences import Difference, compare, without_rest
+from grpo.runs.facts import ROWS
 
 DEFAULTS = dataclasses.asdict(ScriptArguments())
 HELPERS = "code in ", "contents of "  # how the labels of what functions use begin
@@ -50,15 +52,8 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
     Parts that another difference changes anyway, such as the tokens of other prompts, are no difference of their own.
     """
-    hashes: dict[str, set[str]] = {}
-    for run in runs:
-        for label, value in {"training rows": run.record.fingerprint, **run.record.sources}.items():
-            hashes.setdefault(label, set()).update([value] if value else [])
-    found = [label for label, values in hashes.items() if len(values) > 1]
-    of_model = {"model_name_or_path", "model_revision", "dtype", "load_in_4bit", "load_in_8bit"} & {*differing(runs)}
-    if "training rows" in found:
-        found = [label for label in found if label != COLUMNS]
-    return independent(found, of_other_models=bool(of_model))
+    labels = {one.label: None for one in _differences(runs) if not one.is_setting}
+    return ["training rows" if label == ROWS else label for label in without_rest(labels)]
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
@@ -66,20 +61,32 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 
     A setting that another version's record lacks, and that a run does not use, is no difference.
     """
-    known = [{**run.settings, "commit": run.record.commit, "processes": run.record.world_size} for run in runs]
-    if len({run.step for run in runs if "after" in run.evaluations}) > 1:
-        known = [{**settings, "steps": run.step} for settings, run in zip(known, runs, strict=True)]
+    known = _settings(runs)
+    differ = {one.label for one in _differences(runs) if one.is_setting}
     keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
-    values = {
+    return {
         key: [settings.get(key, MISSING) for settings in known]
         for key in keys
-        if all(key in settings for settings in known) or any(is_used(run, key) for run in runs)
+        if (key in differ if all(key in settings for settings in known) else any(is_used(run, key) for run in runs))
     }
-    return {
-        key: by_run
-        for key, by_run in values.items()
-        if any(meaning(key, value) != meaning(key, by_run[0]) for value in by_run)
-    }
+
+
+def _differences(runs: Sequence[RunFiles]) -> Iterator[Difference]:
+    """Yield the differences of each two of the runs."""
+    facts = [
+        {"settings": settings, "sources": run.record.sources, "data": run.record.fingerprint}
+        for run, settings in zip(runs, _settings(runs), strict=True)
+    ]
+    for one, other in itertools.combinations(facts, 2):
+        yield from compare(one, other)
+
+
+def _settings(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
+    """Return the settings of each run, with commit, processes and, if trained runs differ in them, steps."""
+    differ = len({run.step for run in runs if "after" in run.evaluations}) > 1
+    steps = [{"steps": run.step} if differ else {} for run in runs]
+    own = [{"commit": run.record.commit, "processes": run.record.world_size} for run in runs]
+    return [run.settings | known | counted for run, known, counted in zip(runs, own, steps, strict=True)]
 
 
 def is_used(run: RunFiles, key: str) -> bool:

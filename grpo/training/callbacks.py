@@ -18,7 +18,7 @@ from grpo.policy import templates
 from grpo.report import report, trackers
 from grpo.results.measures import is_of_evaluation
 from grpo.rewarding import registry
-from grpo.runs import resume
+from grpo.runs import facts
 from grpo.runs.run import Run
 from grpo.task.task import Task
 from grpo.training import console
@@ -59,7 +59,7 @@ def add_callbacks(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, task, perfect)
-    without_prompt = resume.hash_of_rows(data.train, ("question", "answer"))
+    without_prompt = facts.hash_of_rows(data.train, ("question", "answer"))
     rows = data.counts() | {"fingerprint": without_prompt}
     trainer.wandb_id = trackers.wandb_id(run.args)
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
