@@ -80,7 +80,7 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]
     ]
     old, new = _parts(then), _parts(now)
     labels = [label for label in new if old.get(label, new[label]) != new[label]]
-    causes = {*labels, *(one.label for one in settings if not one.is_moved)}
+    causes = {*labels, *(change.label for change in settings if not change.is_moved)}
     own = without_rest(label for label in labels if causes.isdisjoint(FOLLOWS.get(label, ())))
     return settings + [Difference(label, MEANS.get(label, LEARNING)) for label in own]
 
@@ -99,12 +99,14 @@ def without_rest(labels: Iterable[str]) -> list[str]:
 def between_processes(first: dict[str, Any], own: dict[str, Any]) -> str:
     """Say in what another process' facts of a run differ from the first process' ones; "" if in nothing."""
     differences = compare(first, own)
-    parts = [one.name for one in differences if not one.is_setting]
+    parts = [change.name for change in differences if not change.is_setting]
     other_rows = f"the {ROWS}" in parts
     values = {
-        one.label: (one.then, one.now)
-        for one in differences
-        if one.is_setting and not one.is_moved and (must_agree(one.label) or (other_rows and one.names_rows))
+        change.label: (change.then, change.now)
+        for change in differences
+        if change.is_setting
+        and not change.is_moved
+        and (must_agree(change.label) or (other_rows and change.names_rows))
     }
     facts = [{**{key: facts[key] for key in FACTS}, **_releases(facts["versions"])} for facts in (first, own)]
     values |= {key: (facts[0].get(key), facts[1].get(key)) for key in facts[0] | facts[1]}

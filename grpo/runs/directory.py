@@ -131,7 +131,7 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], list[Diff
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
     if not runs:
         return next(filter(is_free, numbered(default_dir)))
-    same = [run for run, differ in runs.items() if all(one.means is LENGTH for one in differ)]
+    same = [run for run, differ in runs.items() if all(difference.means is LENGTH for difference in differ)]
     if same:
         return min(same, key=lambda run: bool(runs[run]))
     others = "; ".join(f"{run} differs in {', '.join(map(str, differ))}" for run, differ in runs.items())

@@ -72,7 +72,7 @@ def begun(config: Config, then: RunRecord, session: Mapping[str, Any], **values:
         hardware={"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus},
         geometry=dataclasses.asdict(config.geometry),
         origin=dict(config.origin),
-        sessions=[*then.sessions, {"started": now, "command": commands.line(**command), **session}],
+        sessions=[*then.sessions, {"started": now, **session, "command": commands.line(**command)}],
         **values,
     )
 

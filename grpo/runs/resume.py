@@ -23,12 +23,13 @@ def of_experiment(run: Path, now: dict[str, Any]) -> list[Difference]:
     """
     newest, _ = checkpoints.newest(run)
     then = checkpoints.read_seal(newest) if newest else _facts(RunRecord.known(run))
-    return [one for one in _of_training(compare(then, now)) if not one.is_rest]
+    return [change for change in _of_training(compare(then, now)) if not change.is_rest]
 
 
 def since_checkpoint(checkpoint: Path, now: dict[str, Any]) -> list[Difference]:
     """List the settings and sources that make a resumed run another one; its rows are compared once they are read."""
-    return [one for one in _of_training(compare(checkpoints.read_seal(checkpoint), now)) if not one.names_rows]
+    differences = compare(checkpoints.read_seal(checkpoint), now)
+    return [change for change in _of_training(differences) if not change.names_rows]
 
 
 def since_end(checkpoint: Path, output: Path, now: dict[str, Any]) -> list[Difference] | None:
@@ -44,11 +45,12 @@ def since_end(checkpoint: Path, output: Path, now: dict[str, Any]) -> list[Diffe
     record = RunRecord.read(run)
     if not record.is_complete:
         return None
-    return [one for one in compare(_facts(record), now) if not (one.is_setting and about(one.label).of_command)]
+    differences = compare(_facts(record), now)
+    return [change for change in differences if not (change.is_setting and about(change.label).of_command)]
 
 
 def _of_training(differences: list[Difference]) -> list[Difference]:
-    return [one for one in differences if one.means not in (NOTHING, MEASURE) and not one.is_moved]
+    return [change for change in differences if change.means not in (NOTHING, MEASURE) and not change.is_moved]
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
@@ -100,20 +102,20 @@ def _refuse_unusable(checkpoint: Path, differences: list[Difference], settings: 
     Args:
         settings: those of its run, and of this one.
     """
-    if prompt := [one.label for one in differences if one.label in IN_PROMPTS]:
+    if prompt := [change.label for change in differences if change.label in IN_PROMPTS]:
         raise UserError(
             f"resume_from_checkpoint: this command has another {' and another '.join(prompt)} than {checkpoint}, so "
             f"that other prompts would follow; restore what was edited{_or_new_run(checkpoint)}"
         )
     follows = {str(values.get("lr_scheduler_type")) for values in settings} & {*FOLLOW_A_METRIC}
     overruled = ("learning_rate", "lr_scheduler_") if follows else ()
-    for one in differences:
-        if one.is_setting and (one.means is CHECKPOINT or one.label.startswith(overruled)):
-            words = " ".join(map(str, one.then)) if isinstance(one.then, list) else one.then
-            remedy = f"drop --{one.label}" if words is None else f"use --{one.label} {words}"
+    for change in differences:
+        if change.is_setting and (change.means is CHECKPOINT or change.label.startswith(overruled)):
+            words = " ".join(map(str, change.then)) if isinstance(change.then, list) else change.then
+            remedy = f"drop --{change.label}" if words is None else f"use --{change.label} {words}"
             raise UserError(
-                f"{one.label}: {one.now} instead of the {one.then} of {checkpoint}, which makes it unusable; {remedy}"
-                f"{_or_new_run(checkpoint)}"
+                f"{change.label}: {change.now} instead of the {change.then} of {checkpoint}, which makes it unusable; "
+                f"{remedy}{_or_new_run(checkpoint)}"
             )
 
 
@@ -124,7 +126,7 @@ def changed_data(checkpoint: Path, data: Rows) -> list[str]:
         UserError: the checkpoint was trained on other prompts or gold answers, so that its place in them has no
             meaning.
     """
-    labels = [one.label for one in compare(checkpoints.read_seal(checkpoint), facts_of_rows(data))]
+    labels = [change.label for change in compare(checkpoints.read_seal(checkpoint), facts_of_rows(data))]
     if ROWS in labels:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
@@ -146,19 +148,19 @@ def check_weights(checkpoint: Path, weights: str, name: str) -> None:
 def changed_parts(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
     """Return, in words, the other code, rows, prompt and model of a run that is open."""
     differences = compare(checkpoints.read_seal(checkpoint), facts)
-    return [str(one) for one in differences if not one.is_setting and not one.is_rest]
+    return [str(change) for change in differences if not change.is_setting and not change.is_rest]
 
 
 def changed_measure(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
     """Return, in words, why evaluations of the checkpoint's run and of this one are not comparable."""
     differences = compare(measure_of(checkpoints.read_seal(checkpoint)), measure_of(facts))
-    return [str(one) for one in differences if not one.is_moved]
+    return [str(change) for change in differences if not change.is_moved]
 
 
 def changed_chooser(checkpoint: Path, facts: dict[str, Any]) -> list[str]:
     """Return, in words, what makes another metric, its other end or another evaluation choose the best checkpoint."""
     differences = compare(checkpoints.read_seal(checkpoint), facts)
-    return [str(one) for one in differences if one.label in CHOOSERS]
+    return [str(change) for change in differences if change.label in CHOOSERS]
 
 
 def _or_new_run(checkpoint: Path) -> str:

@@ -472,7 +472,8 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
         return run
     settings = compared(run.settings())
     now = {"settings": settings, "sources": code.hashes, "sharding": sharding(run.args)}
-    run.changed = [str(one) for one in resume.since_checkpoint(run.checkpoint, now) if one.means is not LENGTH]
+    changes = resume.since_checkpoint(run.checkpoint, now)
+    run.changed = [str(change) for change in changes if change.means is not LENGTH]
     run.notes += resume.note_changes(run.checkpoint, now, config.geometry.world_size)
     still_open = CHECKPOINTING if config.checkpointing_is_open else ()
     decided = {key: value for key, value in settings.items() if key not in still_open}
@@ -480,8 +481,8 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
     if changed == []:
         say(f"{run.output} has finished, and its settings and code have not changed; a larger max_steps trains on")
         return run if config.script.dry_run else None
-    if changed and not any(one.means is LENGTH for one in changed):
-        names = ", ".join(one.name for one in changed)
+    if changed and not any(change.means is LENGTH for change in changed):
+        names = ", ".join(change.name for change in changed)
         finding = f"the run has finished, so it is only evaluated and saved again ({names} changed)"
         run.notes.append(Check("ok", "finished", finding))
     return run

@@ -52,7 +52,7 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
     Parts that another difference changes anyway, such as the tokens of other prompts, are no difference of their own.
     """
-    labels = {one.label: None for one in _differences(runs) if not one.is_setting}
+    labels = dict.fromkeys(other.label for other in _differences(runs) if not other.is_setting)
     return ["training rows" if label == ROWS else label for label in without_rest(labels)]
 
 
@@ -62,7 +62,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
     A setting that another version's record lacks, and that a run does not use, is no difference.
     """
     known = _settings(runs)
-    differ = {one.label for one in _differences(runs) if one.is_setting}
+    differ = {other.label for other in _differences(runs) if other.is_setting}
     keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
     return {
         key: [settings.get(key, MISSING) for settings in known]
@@ -77,8 +77,8 @@ def _differences(runs: Sequence[RunFiles]) -> Iterator[Difference]:
         {"settings": settings, "sources": run.record.sources, "data": run.record.fingerprint}
         for run, settings in zip(runs, _settings(runs), strict=True)
     ]
-    for one, other in itertools.combinations(facts, 2):
-        yield from compare(one, other)
+    for first, second in itertools.combinations(facts, 2):
+        yield from compare(first, second)
 
 
 def _settings(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
