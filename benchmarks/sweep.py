@@ -33,11 +33,11 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo.core.errors import UserError, one_line
-from grpo.core.jsonfiles import read_value
 from grpo.report.files import RunFiles
 from grpo.results import comparison
 from grpo.results.comparison import change_of
 from grpo.results.measures import LENIENT, STRICT, Measure
+from grpo.results.record import status_of
 from grpo.tools import compare
 
 SUMS, HELD_OUT = (common.DEMO / f"{name}.jsonl" for name in ("train", "test"))
@@ -88,7 +88,7 @@ def write_shuffled(file: Path) -> None:
 
 
 def is_finished(run: Path) -> bool:
-    return read_value(run / "run.json", "status") == "finished"
+    return status_of(run) == "finished"
 
 
 # --- The table

@@ -46,16 +46,13 @@ class Change(enum.Enum):
     """The meaning of another value, for a run that is resumed with it and for two runs that are compared."""
 
     NOTHING = enum.auto()  # logging, files, speed
-    COMMAND = enum.auto()  # the same, and a resumed run's command has another value than the first one's
     MEASURE = enum.auto()  # other questions or samples: what is learned is the same, gains are not comparable
-    DATA = enum.auto()  # another name, perhaps of the same rows; a resumed run compares the rows themselves
-    PROMPT = enum.auto()  # other words in the prompt, which is compared by its hash
     LENGTH = enum.auto()  # a longer or shorter run
-    EXPERIMENT = enum.auto()  # something else is learned
+    LEARNING = enum.auto()  # something else is learned
     CHECKPOINT = enum.auto()  # so that a checkpoint's optimizer state or place in the data has no meaning
 
 
-NOTHING, COMMAND, MEASURE, DATA, PROMPT, LENGTH, EXPERIMENT, CHECKPOINT = Change
+NOTHING, MEASURE, LENGTH, LEARNING, CHECKPOINT = Change
 
 
 class Range(NamedTuple):
@@ -194,6 +191,8 @@ class Setting:
         may_be_none: True if None is a value, although TRL's default is another.
         on_cpu: the value that `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
         change: the meaning of another value.
+        names: the `rows` or the `prompt` if it names or changes these, whose hash is compared, too.
+        of_command: True if a resumed run's command has another value than the first one's.
         measures: what of an evaluation rests on it: `answers`, or only `samples` of several to a question.
         same: values that compute the same, so that one instead of another is no change.
         is_seed: True if it may differ between runs of one experiment.
@@ -209,7 +208,9 @@ class Setting:
     default: Any = UNSET
     may_be_none: bool = False
     on_cpu: Any = UNSET
-    change: Change = EXPERIMENT
+    change: Change = LEARNING
+    names: str = ""
+    of_command: bool = False
     measures: str = ""
     same: tuple[str, ...] = ()
     is_seed: bool = False
@@ -247,16 +248,16 @@ class ScriptArguments:
         "openai/gsm8k",
         "A Hub id, a .jsonl, .json, .csv, .tsv or .parquet file, also compressed, a directory of such files or of "
         "save_to_disk.",
-        change=DATA,
+        names="rows",
         aliases=("dataset_id_or_path",),
     )
     dataset_config: str | None = _setting(
-        "main", "Configuration of a Hub dataset; or write openai/gsm8k:main.", change=DATA, may_be_none=True
+        "main", "Configuration of a Hub dataset; or write openai/gsm8k:main.", names="rows", may_be_none=True
     )
     dataset_split: str = _setting(
         "train",
         "Training split; slices allowed: train[:1000], train[:10%%].",
-        change=DATA,
+        names="rows",
         aliases=("dataset_train_split",),  # open-r1's, as are dataset_test_split and dataset_prompt_column
     )
     question_column: str = _setting(
@@ -271,7 +272,7 @@ class ScriptArguments:
         None, "Turns a row into `question` and `answer`: my_file.my_function(row) -> dict, or None to drop it."
     )
     max_samples: int | None = _setting(
-        None, "Use only the first rows of the training split, this many.", AT_LEAST_1, change=DATA
+        None, "Use only the first rows of the training split, this many.", AT_LEAST_1, names="rows"
     )
     max_prompt_length: int | None = _setting(
         256, "In tokens; longer training prompts are dropped, never cut.", AT_LEAST_1, may_be_none=True
@@ -281,15 +282,15 @@ class ScriptArguments:
         "xml",
         "How questions are asked and answered: xml or think, or a mapping (JSON) of system, question, completion, "
         "pattern, chat and exemplars.",
-        change=PROMPT,
+        names="prompt",
     )
-    system_prompt: str | None = _setting(None, "Replaces the prompt format's system prompt.", change=PROMPT)
+    system_prompt: str | None = _setting(None, "Replaces the prompt format's system prompt.", names="prompt")
     answer_pattern: str | None = _setting(
         None,
         "Where a completion has its answer: xml (<answer>), boxed (\\boxed{...}), hash (####), final (Answer: ...), "
         "text (all of it), or a template such as `Final: {answer}`; the prompt asks for it. Unset: the prompt "
         "format's own.",
-        change=PROMPT,
+        names="prompt",
     )
     num_shots: int = _setting(0, "Worked examples before each question: 0 to the number of EXEMPLARS.", AT_LEAST_0)
     # Rewards
@@ -360,7 +361,9 @@ class ScriptArguments:
     )
     # The run
     stop_on_alarm: bool = _setting(False, "End at the first alarm, with a checkpoint (status 3).", change=NOTHING)
-    dry_run: bool = _setting(False, "Stop after preflight: nothing is trained or written.", change=COMMAND)
+    dry_run: bool = _setting(
+        False, "Stop after preflight: nothing is trained or written.", change=NOTHING, of_command=True
+    )
 
 
 # All of TRL's settings
@@ -541,7 +544,7 @@ TRL_SETTINGS = {
     "ddp_backend": Setting(),
     "ddp_static_graph": Setting(),
     "ddp_broadcast_buffers": Setting(),
-    "local_rank": Setting(range=Range("at least -1", lambda number: number >= -1), change=COMMAND),
+    "local_rank": Setting(range=Range("at least -1", lambda number: number >= -1), change=NOTHING, of_command=True),
     "debug": Setting(),
     "skip_memory_metrics": Setting(change=NOTHING),
     # The run's files, logs and evaluations
@@ -550,8 +553,8 @@ TRL_SETTINGS = {
     "do_predict": Setting(
         fixed=(False, f"{NO_EFFECT} the script answers held-out questions; and eval_samples is their number")
     ),
-    "output_dir": Setting(change=COMMAND),
-    "resume_from_checkpoint": Setting(change=COMMAND),
+    "output_dir": Setting(change=NOTHING, of_command=True),
+    "resume_from_checkpoint": Setting(change=NOTHING, of_command=True),
     "ignore_data_skip": Setting(),
     "restore_callback_states_from_checkpoint": Setting(
         fixed=(False, f"{NO_EFFECT} a resumed run gives callbacks their state anyway"), change=NOTHING
@@ -641,11 +644,6 @@ def adapter_decides(name: str, origin: Mapping[str, str]) -> bool:
     return origin.get(name) == "machine" and (name == "use_peft" or ADAPTER in about(name).needs)
 
 
-def changes_learning(name: str) -> bool:
-    """True if another value of a setting makes a resumed run learn something else."""
-    return about(name).change not in (NOTHING, COMMAND, MEASURE, DATA)
-
-
 def meaning(name: str, value: Any) -> Any:
     """Return a setting's value, or of values that compute the same the first one.
 
@@ -658,12 +656,12 @@ def meaning(name: str, value: Any) -> Any:
 
 def must_agree(name: str) -> bool:
     """True if all processes of a run need the same value. Names of data may differ, since the rows are compared."""
-    return about(name).change not in (COMMAND, DATA) and not about(name).of_process
+    return not (about(name).of_command or about(name).of_process or about(name).names == "rows")
 
 
 def makes_another_experiment(name: str) -> bool:
     """True if two runs with different values of a setting are not comparable, unless another hash says so."""
-    return about(name).change not in (NOTHING, COMMAND, PROMPT)
+    return about(name).change is not NOTHING and about(name).names != "prompt"
 
 
 def steps_per_generation(settings: Mapping[str, Any], world_size: int) -> int:

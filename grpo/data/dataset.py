@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,16 +17,25 @@ from grpo.core.errors import UserError, one_line, users_code
 from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed
-from grpo.data.columns import TextColumn, text_columns
+from grpo.data.columns import TextColumn
 from grpo.data.files import Row, Splits, parsed
-from grpo.data.findings import ASKED, FINDINGS, MEDIA, RESERVED, Found, Reading, Table, asked_in
+from grpo.data.findings import (
+    ASKED,
+    RESERVED,
+    Reading,
+    Table,
+    Tables,
+    about_held_out,
+    about_lengths,
+    about_overlap,
+    asked_in,
+)
 from grpo.data.remedies import reason_without_rows, require_columns
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
     lacks_mark,
     read_column,
     reasoning_before,
-    where_marked,
 )
 from grpo.task.prompts import Message, last_text, tokenized
 from grpo.task.task import Task
@@ -46,36 +54,36 @@ REASONING = "__reasoning"  # a temporary column: the gold solution without its a
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Questions:
-    """The held-out questions, and what preflight reports of their data."""
+    """The held-out questions, and what the loader has found.
 
-    held_out: Dataset  # columns `question`, `prompt`, `answer` and the data's other ones
-    readings: list[Reading]  # of the tables that were read
-    cut_off: bool  # True if the held-out rows were cut off the training rows
-    lengths: list[int]  # tokens of the prompts of `rows`, and of those dropped for their length
-    tokens: str  # a hash of the tokens of the held-out prompts, else of those of `rows`, and of the end token
-    too_long: int = 0  # training rows dropped for their length
-    reasoning: list[str]  # text before the answer in the first thousand gold solutions of `rows`
-    checks: list[Check]  # of findings.py: preflight's lines about the rows
-    texts: list[TextColumn]  # the columns with text
-    question_column: str  # the one that was read
+    Attributes:
+        held_out: columns `question`, `prompt`, `answer` and the data's other ones.
+        cut_off: True if the held-out rows were cut off the training rows.
+        lengths: tokens of the prompts of `rows`, and of those dropped for their length.
+        tokens: a hash of the tokens of the held-out prompts, else of those of `rows`, and of the end token.
+        reasoning: text before the answer in the first thousand gold solutions of `rows`.
+        dropped: counts of dropped rows by their reason: `unusable` lack a question or a gold answer.
+        findings: preflight's lines about the rows.
+        marks: where the gold answers are, in words.
+        texts: the columns with text.
+        question_column: the one that was read.
+    """
+
+    held_out: Dataset
+    cut_off: bool
+    lengths: list[int]
+    tokens: str
+    reasoning: list[str]
+    dropped: dict[str, int]
+    findings: list[Check]
+    marks: str
+    texts: list[TextColumn]
+    question_column: str
 
     @property
     def rows(self) -> Dataset:
         """The rows that preflight describes: the training rows, or without training the held-out ones."""
         return self.held_out
-
-    @property
-    def unusable(self) -> int:
-        """The number of rows dropped because they lack a question or a gold answer."""
-        return sum(reading.dropped for reading in self.readings)
-
-    def where_golds_are(self) -> str:
-        """Describe where the rows have their gold answers, such as `after #### in 300 of 300 rows`."""
-        golds, rows = Counter[str](), Counter[str]()
-        for reading in self.readings:
-            golds[where_marked(reading.mark)] += reading.golds
-            rows[where_marked(reading.mark)] += reading.rows
-        return ", ".join(f"{mark} in {golds[mark]:,} of {counted(rows[mark], 'row')}" for mark in rows)
 
     @property
     def has_golds(self) -> bool:
@@ -88,25 +96,27 @@ class Questions:
         golds = self.rows["answer"][:1000]
         return wrong_answer(golds[0], golds[1:]) if golds[0] else ""
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
         """Count rows, for run.json."""
-        return {"held_out": len(self.held_out), "unusable": self.unusable}
+        return {"held_out": len(self.held_out), **self.dropped}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data(Questions):
-    """The training and held-out rows of a run. No question is in both."""
+    """The training and held-out rows of a run. No question is in both.
 
-    train: Dataset  # columns as in `held_out`
-    overlap: int  # training rows dropped for their held-out question
+    Attributes:
+        train: columns as in `held_out`; `dropped` has `overlap`, with a held-out question, and `too_long`, too.
+    """
+
+    train: Dataset
 
     @property
     def rows(self) -> Dataset:
         return self.train
 
-    def counts(self) -> dict[str, Any]:
-        dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
-        return {"train": len(self.train), "held_out": len(self.held_out), **dropped}
+    def counts(self) -> dict[str, int]:
+        return {"train": len(self.train), **super().counts()}
 
 
 def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, needs_gold: Sequence[str]) -> Data:
@@ -120,21 +130,27 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
         splits = read_source(config)
         evaluation = read_held_out(config, splits)
         training = take_split(splits, script.dataset_split, limit=script.max_samples)
-    made, found = _make_tables(config, task, tokenizer, {"training": training, "evaluation": evaluation}, needs_gold)
-    train, held_out = _hold_out(made, script.eval_samples)
-    train, overlap = drop_overlap(train, held_out)
+    tables = _read_tables(config, task, tokenizer, {"training": training, "evaluation": evaluation}, needs_gold)
+    train, held_out = _hold_out(tables, script.eval_samples)
+    findings, dropped = tables.findings, {"unusable": tables.unusable}
+    train, dropped["overlap"] = drop_overlap(train, held_out)
+    findings.append(about_overlap(dropped["overlap"], tables.cut_off))
+    findings.append(about_held_out(tables, len(held_out)))
     lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
-    kept, too_long = drop_long(train, lengths, script.max_prompt_length)
+    kept, dropped["too_long"] = drop_long(train, lengths, script.max_prompt_length)
+    findings.append(about_lengths(tables, lengths, dropped["too_long"]))
     return Data(
         train=kept.remove_columns([REASONING, ASKED]),
         held_out=held_out.remove_columns([REASONING, ASKED]),
-        cut_off=evaluation is None,
-        overlap=overlap,
-        tokens=tokens,
+        cut_off=tables.cut_off,
         lengths=lengths,
-        too_long=too_long,
+        tokens=tokens,
         reasoning=kept[REASONING][:1000],
-        **found,
+        dropped=dropped,
+        findings=findings,
+        marks=tables.marks,
+        texts=tables.texts,
+        question_column=tables.question_column,
     )
 
 
@@ -152,35 +168,39 @@ def load_questions(
         training = None
         if splits and evaluation is None:
             training = take_split(splits, script.dataset_split, limit=script.max_samples)
-    made, found = _make_tables(config, task, tokenizer, {"training": training, "evaluation": evaluation}, needs_gold)
-    _, held_out = _hold_out(made, script.eval_samples)
+    tables = _read_tables(config, task, tokenizer, {"training": training, "evaluation": evaluation}, needs_gold)
+    _, held_out = _hold_out(tables, script.eval_samples)
     lengths, tokens = _measured(config, tokenizer, len(held_out), held_out)
     return Questions(
         held_out=held_out.remove_columns([REASONING, ASKED]),
-        cut_off=evaluation is None,
+        cut_off=tables.cut_off,
         lengths=lengths,
         tokens=tokens,
         reasoning=held_out[REASONING][:1000],
-        **found,
+        dropped={"unusable": tables.unusable},
+        findings=[*tables.findings, about_held_out(tables, len(held_out)), about_lengths(tables, lengths)],
+        marks=tables.marks,
+        texts=tables.texts,
+        question_column=tables.question_column,
     )
 
 
-def _make_tables(
+def _read_tables(
     config: Config,
     task: Task,
     tokenizer: PreTrainedTokenizerBase,
-    tables: Mapping[str, list[Row] | None],
+    raw_tables: Mapping[str, list[Row] | None],
     needs_gold: Sequence[str],
-) -> tuple[dict[str, Dataset], dict[str, Any]]:
-    """Make the prompts of the tables (None: there is none). Return them, and what `Questions` notes of them."""
+) -> Tables:
+    """Make the prompts of the tables (None: there is none)."""
     datasets.disable_progress_bars()  # the rest is fast
     script = config.script
     for key in ("question_column", "answer_column") if task.prepare else ():
         if f"{getattr(script, key)}_column" != key:
             raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
-    read, looked_at = dict[str, Table](), set[str]()
+    by_kind, looked_at = dict[str, Table](), set[str]()
     question = script.question_column
-    for kind, raw in tables.items():
+    for kind, raw in raw_tables.items():
         if raw is None:
             continue
         name = script.eval_dataset_name if kind == "evaluation" and script.eval_dataset_name else script.dataset_name
@@ -191,26 +211,16 @@ def _make_tables(
         kept = [row for row in rows if row is not None]
         question = question_column_of(column_names(kept), script.question_column)
         made, reading = make_prompts(kept, task, needs_gold, script.question_column, script.answer_column, label)
-        read[kind] = Table(label, raw, rows, made, reading)
-    found = Found(config, task, tokenizer, read, question, script.answer_column)
-    first = next(iter(read.values()))
-    return {kind: table.made for kind, table in read.items()}, {
-        "readings": [table.reading for table in read.values()],
-        "question_column": question,
-        "checks": [check for about in FINDINGS for check in about(found)],
-        "texts": [
-            column
-            for column in text_columns(first.raw, first.rows, question, script.answer_column, looked_at)
-            if column.path[0] not in (*RESERVED, *MEDIA)
-        ],
-    }
+        by_kind[kind] = Table(label, raw, rows, made, reading)
+    return Tables(config, task, tokenizer, by_kind, question, script.answer_column, looked_at)
 
 
-def _hold_out(made: Mapping[str, Dataset], count: int | None) -> tuple[Dataset, Dataset]:
+def _hold_out(tables: Tables, count: int | None) -> tuple[Dataset, Dataset]:
     """Return training and held-out rows: a sample of the evaluation's table, or cut off the training rows."""
-    if "evaluation" in made:
-        return made.get("training", Dataset.from_dict({})), draw_rows(made["evaluation"], count)
-    return split_held_out(made["training"], count)
+    made = {kind: table.made for kind, table in tables.by_kind.items()}
+    if tables.cut_off:
+        return split_held_out(made["training"], count)
+    return made.get("training", Dataset.from_dict({})), draw_rows(made["evaluation"], count)
 
 
 def _measured(

@@ -1,8 +1,9 @@
-"""Facts about rows as lines of preflight's table: `FINDINGS`, functions of the tables that were read."""
+"""What the loader finds in rows, as lines of preflight's table: `FINDINGS`, functions of the tables that were read."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,9 +15,11 @@ from exact_answers.verdict import kind_of
 from grpo.core.checklist import Check, warn_if
 from grpo.core.settings import Config
 from grpo.core.text import counted, listed, shorten, visible
+from grpo.data.columns import TextColumn, text_columns
 from grpo.data.files import Row
 from grpo.data.sources import about_files
-from grpo.task.gold import alternatives, mark_name, readable
+from grpo.results.comparison import FEWEST
+from grpo.task.gold import alternatives, mark_name, readable, where_marked
 from grpo.task.prompts import SYSTEM, Message
 from grpo.task.task import Task
 from rewards import Gold
@@ -40,6 +43,7 @@ TEMPLATE = re.compile(
 TAG = re.compile(r"</?\w+>")  # a special token that may be a tag
 TAGS = re.compile(r"\A\s*<(?:s|user|system)>|(?:</s>|<assistant>:?)\s*\Z")  # those of templates
 PAIR = re.compile(r"<(s|user|system|assistant)>.*?</\1>", re.DOTALL)  # of HTML or XML
+ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 MOST_COMPARED = 1000  # gold answers of questions that repeat: a comparison takes milliseconds
 OFTEN = 0.05  # share of texts with such a mark, from which it is none by chance
 SPLITS = {
@@ -96,28 +100,71 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was read: the tables by kind, `training` or `evaluation`, and what makes prompts of them."""
+class Tables:
+    """What was read, and what makes prompts of it.
+
+    Attributes:
+        by_kind: the tables, `training`, `evaluation`, or both.
+        question_column, answer_column: of the prepared rows.
+        looked_at: the columns that `prepare` has read one by one.
+    """
 
     config: Config
     task: Task
     tokenizer: PreTrainedTokenizerBase
-    tables: Mapping[str, Table]
-    question_column: str  # of the prepared rows
+    by_kind: Mapping[str, Table]
+    question_column: str
     answer_column: str
+    looked_at: Collection[str]
+
+    @property
+    def all(self) -> list[Table]:
+        """The tables."""
+        return list(self.by_kind.values())
 
     @property
     def raw(self) -> list[Row]:
         """The rows of all tables, as they were read."""
-        return [row for table in self.tables.values() for row in table.raw]
+        return [row for table in self.all for row in table.raw]
 
     @property
     def golds(self) -> list[Gold]:
         """The gold answers of all tables."""
-        return [gold for table in self.tables.values() for gold in table.made["answer"][:] if gold is not None]
+        return [gold for table in self.all for gold in table.made["answer"][:] if gold is not None]
+
+    @property
+    def cut_off(self) -> bool:
+        """True if the held-out rows are cut off the training rows."""
+        return "evaluation" not in self.by_kind
+
+    @property
+    def unusable(self) -> int:
+        """The number of rows dropped because they lack a question or a gold answer."""
+        return sum(table.reading.dropped for table in self.all)
+
+    @property
+    def findings(self) -> list[Check]:
+        """The lines about them."""
+        return [check for about in FINDINGS for check in about(self)]
+
+    @property
+    def marks(self) -> str:
+        """Where the rows have their gold answers, such as `after #### in 300 of 300 rows`."""
+        golds, rows = Counter[str](), Counter[str]()
+        for reading in (table.reading for table in self.all):
+            golds[where_marked(reading.mark)] += reading.golds
+            rows[where_marked(reading.mark)] += reading.rows
+        return ", ".join(f"{mark} in {golds[mark]:,} of {counted(rows[mark], 'row')}" for mark in rows)
+
+    @property
+    def texts(self) -> list[TextColumn]:
+        """The columns with text of the first table."""
+        first = self.all[0]
+        columns = text_columns(first.raw, first.rows, self.question_column, self.answer_column, self.looked_at)
+        return [column for column in columns if column.path[0] not in (*RESERVED, *MEDIA)]
 
 
-Finding = Callable[[Found], Iterator[Check]]
+Finding = Callable[[Tables], Iterator[Check]]
 FINDINGS: list[Finding] = []
 
 
@@ -153,36 +200,35 @@ def asked_in(questions: Sequence[str | list[Message]]) -> list[str]:
 
 
 @finding
-def about_directories(found: Found) -> Iterator[Check]:
+def about_directories(tables: Tables) -> Iterator[Check]:
     """Name files that are missing or not read."""
     names = {}
-    if "training" in found.tables and found.config.rows is None:
-        names[found.config.script.dataset_name] = "dataset_name"
-    if found.config.script.eval_dataset_name:
-        names.setdefault(found.config.script.eval_dataset_name, "eval_dataset_name")
+    if "training" in tables.by_kind and tables.config.rows is None:
+        names[tables.config.script.dataset_name] = "dataset_name"
+    if tables.config.script.eval_dataset_name:
+        names.setdefault(tables.config.script.eval_dataset_name, "eval_dataset_name")
     for name, setting in names.items():
         yield from about_files(name, setting)
 
 
 @finding
-def about_schema(found: Found) -> Iterator[Check]:
+def about_schema(tables: Tables) -> Iterator[Check]:
     """Report the columns that were read, and rows that were dropped."""
-    tables = list(found.tables.values())
-    needed = found.question_column + (f" and {found.answer_column}" if found.golds else "")
+    needed = tables.question_column + (f" and {tables.answer_column}" if tables.golds else "")
     line, remedies = f"columns {needed}", []
-    if found.task.prepare:
-        columns = dict.fromkeys(name for row in tables[0].raw for name in row)
-        line = f"{needed} by {found.config.script.prepare}, from the columns {shorten(', '.join(columns), 120)}"
-    rows, left = sum(len(table.raw) for table in tables), sum(row is not None for t in tables for row in t.rows)
+    if tables.task.prepare:
+        columns = dict.fromkeys(name for row in tables.all[0].raw for name in row)
+        line = f"{needed} by {tables.config.script.prepare}, from the columns {shorten(', '.join(columns), 120)}"
+    rows, left = len(tables.raw), sum(row is not None for table in tables.all for row in table.rows)
     if rows > left:
         line += f"; `prepare` dropped {rows - left:,} of {counted(rows, 'row')}"
         remedies += ["check where `prepare` returns None"] * (left < rows / 2)
     unmarked = Counter[str]()
-    for table in tables:
+    for table in tables.all:
         if table.reading.mark and table.reading.unmarked:
             unmarked[mark_name(table.reading.mark)] += table.reading.unmarked
-    if empty := left - sum(len(table.made) for table in tables) - sum(unmarked.values()):
-        line += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * bool(found.golds)}"
+    if empty := left - sum(len(table.made) for table in tables.all) - sum(unmarked.values()):
+        line += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * bool(tables.golds)}"
         remedies.append(f"{needed} are needed in every row")
     for mark, count in unmarked.items():
         line += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
@@ -191,18 +237,18 @@ def about_schema(found: Found) -> Iterator[Check]:
 
 
 @finding
-def about_reserved_columns(found: Found) -> Iterator[Check]:
+def about_reserved_columns(tables: Tables) -> Iterator[Check]:
     """List columns that are dropped because TRL uses their names, and refuse questions about images.
 
     Images without such questions, and such questions alone, are warned of.
     """
-    used = {found.question_column, found.answer_column}
-    columns = {name for table in found.tables.values() for name in table.columns} - used
-    rows = [row for table in found.tables.values() for row in table.rows if row is not None]
+    used = {tables.question_column, tables.answer_column}
+    columns = {name for table in tables.all for name in table.columns} - used
+    rows = [row for table in tables.all for row in table.rows if row is not None]
     media = [name for name in MEDIA if name in columns and any(row.get(name) for row in rows)]
     if reserved := [name for name in RESERVED if name in columns and name not in media]:
         yield Check("ok", "columns", f"dropped {', '.join(reserved)}: TRL uses these names")
-    texts = [text for table in found.tables.values() for text in table.made["question"][:]]
+    texts = [text for table in tables.all for text in table.made["question"][:]]
     placeholders = [sign[0] for text in texts if (sign := PLACEHOLDER.search(text))]
     if placeholders or media:
         line = f"{counted(len(placeholders), 'question')} with {placeholders[0]}" if placeholders else ""
@@ -213,9 +259,9 @@ def about_reserved_columns(found: Found) -> Iterator[Check]:
 
 
 @finding
-def about_rows_of_a_file(found: Found) -> Iterator[Check]:
+def about_rows_of_a_file(tables: Tables) -> Iterator[Check]:
     """Warn of rows that are no data: the header once more, or the rule of a table in Markdown."""
-    rows = found.raw
+    rows = tables.raw
 
     def is_no_row(row: Row) -> bool:
         cells = {name: cell for name, cell in row.items() if cell not in (None, "")}
@@ -230,9 +276,9 @@ def about_rows_of_a_file(found: Found) -> Iterator[Check]:
 
 
 @finding
-def about_splits_in_a_column(found: Found) -> Iterator[Check]:
+def about_splits_in_a_column(tables: Tables) -> Iterator[Check]:
     """Warn of a column that says which rows are for training and which for a test."""
-    for kind, table in found.tables.items():
+    for kind, table in tables.by_kind.items():
         for name in dict.fromkeys(name for row in table.raw[:1000] for name in row):
             cells: list[Any] = [row.get(name) for row in table.raw]
             if not all(isinstance(cell, str) and cell.strip().lower() in SPLITS for cell in cells):
@@ -249,9 +295,9 @@ def about_splits_in_a_column(found: Found) -> Iterator[Check]:
 
 
 @finding
-def about_repeats(found: Found) -> Iterator[Check]:
+def about_repeats(tables: Tables) -> Iterator[Check]:
     """Report rows whose question is that of another row. Held-out questions are different ones."""
-    for kind, table in found.tables.items():
+    for kind, table in tables.by_kind.items():
         different = len(set(table.made[ASKED][:]))
         if repeated := len(table.made) - different:
             line = f"{repeated:,} of {counted(len(table.made), f'{kind} row')} repeat a question of another row; "
@@ -259,9 +305,9 @@ def about_repeats(found: Found) -> Iterator[Check]:
 
 
 @finding
-def about_conflicts(found: Found) -> Iterator[Check]:
+def about_conflicts(tables: Tables) -> Iterator[Check]:
     """Warn of questions of several rows whose gold answers share no value."""
-    for kind, table in found.tables.items():
+    for kind, table in tables.by_kind.items():
         if conflicting := _conflicts(table.made):
             question, one, other = conflicting[0]
             noun = "training question" if kind == "training" else "held-out question"
@@ -273,30 +319,28 @@ def about_conflicts(found: Found) -> Iterator[Check]:
 
 def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
     first: dict[str, Gold] = {}
-    found: dict[str, tuple[str, Gold, Gold]] = {}
+    conflicts: dict[str, tuple[str, Gold, Gold]] = {}
     compared = 0
     for question, key, gold in zip(rows["question"][:], rows[ASKED][:], rows["answer"][:], strict=True):
         other = first.setdefault(key, gold) if gold is not None else None
-        if other is None or other == gold or key in found:
+        if other is None or other == gold or key in conflicts:
             continue
         compared += 1
         if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
-            found[key] = question, other, gold
+            conflicts[key] = question, other, gold
         if compared == MOST_COMPARED:
             break
-    return list(found.values())
+    return list(conflicts.values())
 
 
 @finding
-def about_templates(found: Found) -> Iterator[Check]:
+def about_templates(tables: Tables) -> Iterator[Check]:
     """Warn of questions and gold answers that have marks of a chat template already."""
-    own: Any = getattr(found.tokenizer, "all_special_tokens", [])
+    own: Any = getattr(tables.tokenizer, "all_special_tokens", [])
     special = [re.escape(token) for token in own if re.search(r"\W", token) and not TAG.fullmatch(token)]
     marks = re.compile("|".join([*special, TEMPLATE.pattern]), TEMPLATE.flags)
     for column, noun in (("question", "question"), ("answer", "gold answer")):
-        texts = [
-            text for table in found.tables.values() for cell in table.made[column][:] for text in alternatives(cell)
-        ]
+        texts = [text for table in tables.all for cell in table.made[column][:] for text in alternatives(cell)]
         plain = [PLACEHOLDER.sub("", text) for text in texts]
         seen = [sign[0] for text in plain if (sign := marks.search(text) or TAGS.search(PAIR.sub("", text)))]
         if seen and len(seen) >= OFTEN * len(texts):
@@ -311,12 +355,12 @@ def about_templates(found: Found) -> Iterator[Check]:
 
 
 @finding
-def about_missing_golds(found: Found) -> Iterator[Check]:
+def about_missing_golds(tables: Tables) -> Iterator[Check]:
     """Name gold answers that may stand for none, such as `-` or `unknown`, while the others hardly repeat.
 
     Signs and words that say nothing are warned of; other texts, such as `no solution`, may be what is meant.
     """
-    for kind, table in found.tables.items():
+    for kind, table in tables.by_kind.items():
         golds = [alternatives(gold)[0] for gold in table.made["answer"][:] if gold is not None]
         counts = Counter(gold.casefold() for gold in golds)
         are_labels = len(counts) <= len(golds) / 4
@@ -329,7 +373,7 @@ def about_missing_golds(found: Found) -> Iterator[Check]:
             shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
             count = sum(counts[gold] for gold in seen)
             line = f"{count:,} of {counted(len(golds), 'gold answer')}"
-            line += f" of the {'training' if kind == 'training' else 'held-out'} rows" * (len(found.tables) > 1)
+            line += f" of the {'training' if kind == 'training' else 'held-out'} rows" * (len(tables.by_kind) > 1)
             line += f" may stand for none: {shown}{', or do they mean it?' * (status == 'ok')}"
             yield Check(status, "no answer", line, "return None for these rows in a `prepare`, unless they mean it")
 
@@ -342,3 +386,52 @@ def _stray(golds: Sequence[str], counts: Counter[str]) -> str:
     few = count < max(3, STRAY * len(golds)) or (second and 3 * second[0][1] > count)
     numbers = sum(kind_of(gold) != "text" for gold in others[:200]) > 0.5 * len(others[:200])
     return most if is_text and not few and (numbers or len(counts) > 0.8 * len(others)) else ""
+
+
+# --- Rows that are held out, dropped or kept
+
+
+def about_overlap(dropped: int, cut_off: bool) -> Check:
+    """Warn of training rows that were dropped for their held-out question.
+
+    Args:
+        cut_off: True if the held-out rows are cut off the training rows, so that they only repeat a question.
+    """
+    line = f"dropped {counted(dropped, 'training row')} with a held-out question"
+    remedy = "use training rows that are not in the evaluation"
+    return warn_if(dropped and not cut_off, "overlap", line, remedy, routine=True)
+
+
+def about_held_out(tables: Tables, count: int) -> Check:
+    """Report the number of held-out questions, and the smallest change that they can show."""
+    script = tables.config.script
+    if script.eval_samples == 0:
+        return Check("ok", "held out", "eval_samples 0: no evaluation before and after training")
+    line = counted(count, "held-out question")
+    if tables.cut_off:
+        share = count / (sum(table.reading.rows for table in tables.all) - tables.unusable)
+        line += f", {100 * share:.0f} % of the rows, which have no split {script.eval_split!r}"
+    remedy = "raise eval_samples or max_samples, add rows, or use another eval_dataset_name"
+    few = f"this many cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
+    return warn_if(count < ENOUGH, "held out", line, f"{few}; {remedy}")
+
+
+def about_lengths(tables: Tables, lengths: Sequence[int], dropped: int | None = None) -> Check:
+    """Compare the lengths of prompts with their limit.
+
+    Args:
+        lengths: tokens of each prompt, also of the dropped ones.
+        dropped: training rows above the limit; None: held-out ones, which have none.
+    """
+    line, limit = spread(lengths), tables.config.script.max_prompt_length
+    line += f"; limit {limit}" if limit and dropped is not None else ""
+    line += f"; dropped {counted(dropped, 'training row')} above it" if dropped else ""
+    remedy = "raise max_prompt_length" + " or lower num_shots" * bool(tables.task.shots)
+    return warn_if((dropped or 0) > 0.05 * len(lengths), "prompt length", line, remedy, routine=True)
+
+
+def spread(lengths: Sequence[int]) -> str:
+    """Describe lengths by those of rows, without values between them."""
+    ranked = sorted(lengths)
+    middle, most = (ranked[math.ceil(share * len(ranked)) - 1] for share in (0.5, 0.95))
+    return f"median {middle}, 95 % up to {most}, longest {counted(ranked[-1], 'token')}"

@@ -1,8 +1,7 @@
 """Checks of the data: rows, held-out questions, gold answers, prompts and lengths."""
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
@@ -12,11 +11,12 @@ from grpo.core.checklist import Check, warn_if
 from grpo.core.functions import innermost, mentioned, parameters, passes_on
 from grpo.core.text import counted, listed, short_name, shorten
 from grpo.data.columns import ALIKE, FACTS, LOOKS, READ
+from grpo.data.findings import spread
 from grpo.data.remedies import ADDED, PREPARE, reader_of
 from grpo.preflight.plan import Checks, Plan, TrainingPlan
 from grpo.results import measures
-from grpo.results.comparison import FEWEST
 from grpo.runs import resume
+from grpo.runs.facts import TOKENS
 from grpo.scoring.sample import Sample
 from grpo.task.given import WHOLE, distribution, repeat, same_text
 from grpo.task.given_back import CHOICE, Refused
@@ -25,7 +25,6 @@ from grpo.task.task import Verdict
 from grpo.task.wrong import rewritten_json
 
 REFUSED = 0.01  # share of gold answers that the judge does not accept, from which it is warned of
-ENOUGH = 100  # held-out questions; they can show a change of 6 points, not a smaller one
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:/[0-9]+)?")  # numbers as completions write them
 DECIMALS = re.compile(r"[0-9]\.[0-9]{3,}$")  # as many as people round
@@ -40,7 +39,7 @@ CHECKS = Checks()
 @CHECKS.add
 def about_findings(plan: Plan) -> Iterator[Check]:
     """Report what the loader found in the rows."""
-    yield from plan.data.checks
+    yield from plan.data.findings
 
 
 @CHECKS.add
@@ -108,30 +107,6 @@ def about_training_rows(plan: TrainingPlan) -> Iterator[Check]:
 
 
 @CHECKS.add_for_training
-def about_overlap(plan: TrainingPlan) -> Iterator[Check]:
-    """Warn of training rows with a held-out question."""
-    finding = f"dropped {counted(plan.data.overlap, 'training row')} with a held-out question"
-    bad = plan.data.overlap and not plan.data.cut_off  # of one table they are rows that repeat a question
-    yield warn_if(bad, "overlap", finding, "use training rows that are not in the evaluation", routine=True)
-
-
-@CHECKS.add
-def about_held_out(plan: Plan) -> Iterator[Check]:
-    """Report the number of held-out questions, and the smallest change that they can show."""
-    script, data, count = plan.config.script, plan.data, len(plan.data.held_out)
-    if script.eval_samples == 0:
-        yield Check("ok", "held out", "eval_samples 0: no evaluation before and after training")
-        return
-    finding = counted(count, "held-out question")
-    if data.cut_off:
-        share = count / (sum(reading.rows for reading in data.readings) - data.unusable)
-        finding += f", {100 * share:.0f} % of the rows, which have no split {script.eval_split!r}"
-    remedy = "raise eval_samples or max_samples, add rows, or use another eval_dataset_name"
-    few = f"this many cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
-    yield warn_if(count < ENOUGH, "held out", finding, f"{few}; {remedy}")
-
-
-@CHECKS.add_for_training
 def about_best(plan: TrainingPlan) -> Iterator[Check]:
     """Check that the metric of the best checkpoint is measured for this data and these rewards."""
     training = plan.config.training
@@ -181,7 +156,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     if repeat(rows) or alike:  # labels
         quoted = ((share, "" if share.others else '"') for share in distribution(rows))
         first = ", ".join(f"{sign}{shorten(share.answer)}{sign} {100 * share.gold:.0f} %" for share, sign in quoted)
-    finding = f"{first} · {data.where_golds_are()} · "
+    finding = f"{first} · {data.marks} · "
     named = {
         "numbers": kinds["number"],
         "with a unit": units,
@@ -313,23 +288,9 @@ def about_resumed_prompts(plan: TrainingPlan) -> Iterator[Check]:
     """Warn if rows, or the prompts' tokens, differ from the checkpoint's. Refuse other training prompts."""
     if plan.run.checkpoint and (changed := resume.changed_data(plan.run.checkpoint, plan.data)):
         finding = f"since the checkpoint: the {' and the '.join(changed)}"
-        if resume.TOKENS in changed:
+        if TOKENS in changed:
             finding += " (an edited or dated chat template, another tokenizer or end token)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
-
-
-@CHECKS.add
-def about_prompt_lengths(plan: Plan) -> Iterator[Check]:
-    """Compare the lengths of prompts with their limit."""
-    config, data = plan.config, plan.data
-    finding = _spread(data.lengths)
-    if isinstance(plan, TrainingPlan) and config.script.max_prompt_length:
-        finding += f"; limit {config.script.max_prompt_length}"
-    if data.too_long:
-        finding += f"; dropped {counted(data.too_long, 'training row')} above it"
-    many = data.too_long > 0.05 * len(data.lengths)
-    remedy = "raise max_prompt_length" + " or lower num_shots" * bool(plan.task.shots)
-    yield warn_if(many, "prompt length", finding, remedy, routine=True)
 
 
 @CHECKS.add
@@ -339,7 +300,7 @@ def about_completion_lengths(plan: Plan) -> Iterator[Check]:
     long = fmean(length > limit for length in solutions)
     subject = "gold solutions in the answer format" if any(plan.data.reasoning) else "the answer format alone"
     subject = subject if plan.task.has_format else "gold answers"
-    finding = f"{subject}: {_spread(solutions)}; limit {limit}"
+    finding = f"{subject}: {spread(solutions)}; limit {limit}"
     finding += f"; {100 * long:.0f} % are longer" if long else ""
     remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
     yield warn_if(long > 0.05, "completion length", finding, remedy, routine=True)
@@ -353,10 +314,3 @@ def _solution_lengths(plan: Plan) -> list[int]:
         plain = re.sub(r"<<.*?>>", "", reasoning)
         lengths.append(len(plan.encode(plan.task.perfect(plain, "".join(alternatives(gold)[:1])))) + 1)
     return lengths
-
-
-def _spread(lengths: Sequence[int]) -> str:
-    """Describe lengths by those of rows, without values between them."""
-    ranked = sorted(lengths)
-    middle, most = (ranked[math.ceil(share * len(ranked)) - 1] for share in (0.5, 0.95))
-    return f"median {middle}, 95 % up to {most}, longest {counted(ranked[-1], 'token')}"

@@ -70,7 +70,7 @@ def _results(run: RunFiles) -> list[str]:
 
 def _training(run: RunFiles, step: int) -> list[str]:
     """Return model, data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
-    settings, prompt = run.settings, run.record.get("prompt") or {}
+    settings, prompt = run.settings, run.record.prompt
     lines = ["## Training data and rewards", ""]
     if model := settings.get("model_name_or_path"):
         where = ", a local directory" if os.path.isdir(model) else ""
@@ -79,9 +79,9 @@ def _training(run: RunFiles, step: int) -> list[str]:
         lines.append(f"- Data: {code_span(_public(data))}")
     if step:
         lines.append(f"- Optimizer steps: {step} ({markdown(run.status)})")
-    if run.weights:
-        lines.append(f"- These are the {markdown(run.weights)}")
-    lines += [f"- Changed {markdown(change)}" for change in run.changes]
+    if run.record.weights_of_best:
+        lines.append(f"- These are the {markdown(run.record.weights_of_best)}")
+    lines += [f"- Changed {markdown(change)}" for change in run.record.changes]
     names = settings.get("reward_funcs") or []
     weights = settings.get("reward_weights") or [1.0] * len(names)
     parts = [

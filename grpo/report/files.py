@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo.core import commands
 from grpo.core.errors import UserError
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
 from grpo.results import measures, summary
 from grpo.results.measures import Measure
-from grpo.results.readers import read_alarms, read_comparison, read_evaluation, read_metrics, read_record
+from grpo.results.readers import read_alarms, read_comparison, read_evaluation, read_metrics
+from grpo.results.record import RunRecord
 from grpo.results.samples import file_of, read_samples
 from grpo.scoring.sample import Sample
 
@@ -28,7 +28,7 @@ class RunFiles:
     """The contents of a run's directory.
 
     Attributes:
-        record: run.json; {} without one.
+        record: run.json; an empty one without it.
         status: how the run ended, or running; killed only if its own machine knows that no process writes it.
         step: optimizer steps so far.
         curves: logged numbers by key.
@@ -38,7 +38,7 @@ class RunFiles:
     """
 
     directory: Path
-    record: dict[str, Any]
+    record: RunRecord
     status: str
     step: int
     curves: dict[str, Curve]
@@ -48,16 +48,11 @@ class RunFiles:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return self.record.get("settings") or {}
+        return self.record.settings
 
     @property
     def name(self) -> str:
         return self.settings.get("run_name") or self.directory.resolve().name
-
-    @property
-    def weights(self) -> str:
-        """The saved weights, in words, if they are those of the best checkpoint."""
-        return best_weights(self.record)
 
     @property
     def results(self) -> dict[str, summary.TableRow]:
@@ -76,28 +71,10 @@ class RunFiles:
         return [one for one in drawn if not self.evaluations or one.key in self.results]
 
     @property
-    def changes(self) -> list[str]:
-        """Settings changed by resumed sessions, in words; the record has the settings of the last session."""
-        sessions = self.record.get("sessions") or []
-        return [f"from step {s['from_step']} on: {', '.join(s['changed'])}" for s in sessions if "changed" in s]
-
-    @property
-    def command(self) -> str | None:
-        """The command of its last session."""
-        return commands.line(**self._started) if self._started else None
-
-    @property
     def resume(self) -> str | None:
         """The command that resumes the run; None without a checkpoint."""
-        if not (self._started and any(self.directory.glob("checkpoint-*"))):
-            return None
-        elsewhere = self.record.get("started_in") not in (None, str(Path.cwd()))
-        return commands.resume(self._started, self.directory.resolve() if elsewhere else self.directory)
-
-    @property
-    def _started(self) -> dict[str, Any] | None:
-        keys = ("launcher", "program", "argv")
-        return {key: self.record[key] for key in keys} if self.record.keys() >= set(keys) else None
+        has_checkpoint = any(self.directory.glob("checkpoint-*"))
+        return self.record.how_to_resume(self.directory) if has_checkpoint else None
 
     @property
     def earlier_ends(self) -> list[str]:
@@ -112,36 +89,25 @@ class RunFiles:
 
 def read_run(run: Path) -> RunFiles:
     """Read all files of a run. Raise UserError if one is broken, or if all are missing."""
-    record, lines = read_record(run / "run.json"), read_metrics(run / "metrics.jsonl")
+    record, lines = RunRecord.read(run), read_metrics(run / "metrics.jsonl")
     trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
-    step = record["step"] if record.get("step") is not None else max(trained, default=0)
+    step = record.step if record.step is not None else max(trained, default=0)
     status = _status(run, record)
     evaluations = {when: read_evaluation(run / f"eval_{when}.json") for when in summary.HEADINGS}
     comparison = read_comparison(run / "comparison.json")
-    saved = record.get("best_step", step)
+    saved = step if record.best_step is None else record.best_step
     if evaluations["after"].get("step") != saved:
         evaluations["after"] = {}
     if not evaluations["after"] or comparison.get("step") != saved:
         comparison = {}
     evaluations = {when: figures for when, figures in evaluations.items() if figures}
     curves = read_curves(lines)
-    if not (record or curves or evaluations):
+    if record == RunRecord() and not (curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
     return RunFiles(run, record, status, step, curves, evaluations, comparison, read_alarms(run / "alarms.jsonl"))
 
 
-def best_weights(record: dict[str, Any]) -> str:
-    """Return which weights a run saved, in words, if they are those of its best checkpoint."""
-    best, metric = record.get("best_step"), (record.get("settings") or {}).get("metric_for_best_model")
-    begins = max((session.get("best_from", 0) for session in record.get("sessions") or []), default=0)
-    since = f" from step {begins} on" * bool(begins)
-    chosen = (
-        f"weights of step {best}, the best{since} by {metric} on the held-out questions, which flatters their figures"
-    )
-    return "" if best is None else chosen
-
-
-def _status(run: Path, record: dict[str, Any]) -> str:
-    status = record.get("status") or "running"
-    here = (record.get("process") or {}).get("host") == platform.node()
+def _status(run: Path, record: RunRecord) -> str:
+    status = record.status or "running"
+    here = record.host == platform.node()
     return "killed" if status == "running" and here and not is_locked(run) else status

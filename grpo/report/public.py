@@ -17,6 +17,7 @@ from grpo.report import contents
 from grpo.report.card import of_repository
 from grpo.report.files import read_run
 from grpo.report.report import write_page
+from grpo.results.record import RunRecord
 
 # Public besides the public FILES: what transformers, PEFT and tokenizers write for a language model. There are no
 # pickles, folders or links among them; code that `auto_map` names is added
@@ -108,7 +109,7 @@ def copy(run: Path, folder: Path, repository: str = "") -> None:
     Args:
         repository: its owner's name is public, and so are those of the model and the data.
     """
-    record, files = read_object(run / "run.json"), files_of(run)
+    record, files = RunRecord.read(run), files_of(run)
     hide = partial(anonymous, names=_names(record, repository))
     for name in set(files) - {"run.json", "report.html"}:
         path, target = run / name, folder / name
@@ -140,19 +141,19 @@ def _copy_changed(
         write(target, changed)
 
 
-def _public_record(record: dict[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
+def _public_record(record: RunRecord, hide: Callable[[str], str]) -> dict[str, Any]:
     """Return what is public of run.json: RECORD, with the last part of each path, and without names."""
-    folder = str(record.get("started_in") or "")
+    folder, values = record.started_in or "", record.to_json()
 
     def word(text: str) -> str:  # of a command line, or a setting
         flag, equals, value = text.partition("=") if text.startswith("--") else ("", "", text)
         return hide(flag + equals + _last_part(value, folder))
 
-    public = {key: _mapped(record[key], hide) for key in RECORD if key in record}
-    public |= {key: _mapped(record[key], word) for key in ("program", "argv", "settings") if key in record}
-    sessions = [session for session in public.get("sessions") or [] if isinstance(session, dict)]
+    public = {key: _mapped(values[key], hide) for key in RECORD if key in values}
+    public |= {key: _mapped(values[key], word) for key in ("program", "argv", "settings") if key in values}
+    sessions = public.get("sessions", [])
     public |= {"sessions": [{key: one[key] for key in SESSION if key in one} for one in sessions]} if sessions else {}
-    return public | {key: record[key] for key in EXACT if key in record}
+    return public | {key: values[key] for key in EXACT if key in values}
 
 
 def _last_part(value: str, folder: str = "") -> str:
@@ -169,18 +170,17 @@ def _last_part(value: str, folder: str = "") -> str:
     return Path(anonymous(value)).name or value if is_local and "\n" not in value else value
 
 
-def _names(record: dict[str, Any], repository: str) -> dict[str, str]:
+def _names(record: RunRecord, repository: str) -> dict[str, str]:
     """Return the users and hosts that a run's record and this machine know, with the words that replace them.
 
     An owner of the repository, or of the model or data on the Hub, is public.
     """
-    settings, process = (dict(record.get(key) or {}) for key in ("settings", "process"))
-    users = set[str]().union(*map(owners, [str(Path.home()), *_texts(record)]))
+    users = set[str]().union(*map(owners, [str(Path.home()), *_texts(record.to_json())]))
     with contextlib.suppress(OSError, KeyError):  # a user without a name
         users.add(getpass.getuser())
-    hosts = {str(host) for host in (platform.node(), process.get("host")) if host}
+    hosts = {str(host) for host in (platform.node(), record.host) if host}
     ids = ("model_name_or_path", "dataset_name", "eval_dataset_name", "hub_model_id")
-    public = {str(name).partition("/")[0] for name in (repository, *map(settings.get, ids)) if name}
+    public = {str(name).partition("/")[0] for name in (repository, *map(record.settings.get, ids)) if name}
     names = dict.fromkeys(users, "user") | dict.fromkeys(hosts | {host.partition(".")[0] for host in hosts}, "host")
     return {name: word for name, word in names.items() if name not in public}
 

@@ -20,8 +20,8 @@ from trl.trainer import grpo_trainer
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line, reason_of
-from grpo.core.jsonfiles import read_value
 from grpo.core.processes import is_first_process, say
+from grpo.results.record import RunRecord
 
 OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
 TRL_MODULES, CALLED_BY_TRL = (grpo_trainer, profiling), ("wandb", "trackio", "mlflow")
@@ -114,7 +114,7 @@ def wandb_id(training: GRPOConfig) -> str | None:
 
     output, checkpoint = Path(training.output_dir or ""), training.resume_from_checkpoint
     resumes = checkpoint and Path(checkpoint).parent.resolve() == output.resolve()  # elsewhere it is another run
-    earlier = read_value(output / "run.json", "wandb_id") if resumes else None
+    earlier = RunRecord.known(output).wandb_id if resumes else None
     if not (isinstance(earlier, str) and re.fullmatch(r"[\w.-]+", earlier)):  # W&B names a folder after it
         earlier = None
     if wandb.run is not None and wandb.run.id in BEGUN - {earlier}:

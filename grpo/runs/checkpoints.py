@@ -7,6 +7,7 @@ written once the disk holds all others. A checkpoint without a seal does not cou
 
 import contextlib
 import itertools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,13 @@ def rotate(run: Path, keep: int | None, best: str | None = None) -> None:
 
 
 # --- Reading ------------------------------------------------------------------------------------------------------
+
+
+def expect_tied_heads() -> None:
+    """Let transformers load checkpoints without its warning of a tied head, which is stored once."""
+    logging.getLogger("transformers.trainer").addFilter(
+        lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
+    )
 
 
 def is_sealed(directory: Path) -> bool:

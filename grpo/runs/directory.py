@@ -13,11 +13,11 @@ from filelock import FileLock, Timeout
 from grpo.core.checklist import Check
 from grpo.core.directories import check_output, is_checkpoint, is_run, is_started, others_in
 from grpo.core.errors import UserError
-from grpo.core.jsonfiles import read_value
 from grpo.core.processes import LOCK, is_first_process, is_locked
-from grpo.core.settings import LENGTH, about, data_label
-from grpo.results.readers import known_record
+from grpo.core.settings import LENGTH, data_label
+from grpo.results.record import RunRecord, status_of
 from grpo.runs import checkpoints
+from grpo.runs.differences import Difference
 
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
 
@@ -75,7 +75,7 @@ def is_free(directory: Path) -> bool:
 
 def newest_finished() -> Path | None:
     """Return the finished run under outputs/ with the newest record; None without one."""
-    runs = [path for path in Path("outputs").glob("*/run.json") if read_value(path, "status") == "finished"]
+    runs = [path for path in Path("outputs").glob("*/run.json") if status_of(path.parent) == "finished"]
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
 
@@ -94,7 +94,7 @@ def claim(
     output_dir: str | None,
     default_dir: str,
     resume: str | None,
-    differences: Callable[[Path], dict[str, str]] = lambda run: {},
+    differences: Callable[[Path], list[Difference]] = lambda run: [],
 ) -> Claim:
     """Choose a run's directory and the checkpoint to resume from. Creates nothing.
 
@@ -102,7 +102,7 @@ def claim(
         output_dir: the user's setting; None: `default_dir`, or the next free `-2`, `-3`, … if that contains a run.
         resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
             the default name that is this experiment; without any run the start of one) or a checkpoint's directory.
-        differences: returns a run's differences from this experiment, a text for each setting or source.
+        differences: returns an earlier run's differences from this experiment.
     """
     if output_dir:
         check_output(Path(output_dir))
@@ -112,7 +112,7 @@ def claim(
 
 
 def _choose(
-    output_dir: str | None, default_dir: str, resume: str | None, differences: Callable[[Path], dict[str, str]]
+    output_dir: str | None, default_dir: str, resume: str | None, differences: Callable[[Path], list[Difference]]
 ) -> Claim:
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
@@ -125,16 +125,16 @@ def _choose(
     return Claim(str(free))
 
 
-def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str, str]]) -> Path:
+def _run_of_experiment(default_dir: str, differences: Callable[[Path], list[Difference]]) -> Path:
     """Return the last run of the default name that is this experiment, or else this experiment with another length."""
     taken = itertools.takewhile(lambda path: not is_free(path), numbered(default_dir))
     runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
     if not runs:
         return next(filter(is_free, numbered(default_dir)))
-    same = [run for run, differ in runs.items() if all(about(name).change is LENGTH for name in differ)]
+    same = [run for run, differ in runs.items() if all(difference.means is LENGTH for difference in differ)]
     if same:
         return min(same, key=lambda run: bool(runs[run]))
-    others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
+    others = "; ".join(f"{run} differs in {', '.join(map(str, differ))}" for run, differ in runs.items())
     resumable = [run for run in runs if checkpoints.newest(run)[0]]
     nearest = min(resumable, key=lambda run: len(runs[run]), default=None)
     ways = f"resume the nearest with --output_dir {nearest}, repeat its own command, or " if nearest else ""
@@ -178,12 +178,11 @@ def _resume_newest(run: Path) -> Claim:
         return Claim(str(run), str(newest), tuple(notes))
     if not holds_run(run):
         return Claim(str(run), None, (Check("ok", "checkpoint", f"auto: {run} holds no run yet, so this begins one"),))
-    record = known_record(run / "run.json")
-    origin = (record.get("settings") or {}).get("resume_from_checkpoint")
-    broken_off = str(record.get("status")).startswith(("running", "interrupted", "failed"))
+    record = RunRecord.known(run)
+    origin = record.settings.get("resume_from_checkpoint")
     weights = any(run.glob("*.safetensors"))
     kept = weights or any(map(checkpoints.is_sealed, checkpoints.list_all(run)))
-    if broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
+    if record.is_broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
         start = origin or "the beginning"
         note = Check("warning", "checkpoint", f"{run} has none yet", f"starting from {start}")
         return Claim(str(run), origin, (note,))
@@ -218,14 +217,14 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
         new, lock = not output.exists(), _lock(output)
         if lock is None:
             continue
-        finished = checkpoint is None and read_value(output / "run.json", "status") == "finished"
+        finished = checkpoint is None and status_of(output) == "finished"
         if not (finished or (default_dir and holds_run(output))):
             break
         lock.release()
     else:
         reason = f"already holds a run; {WAYS_OUT}"
         if lock is None:
-            process = known_record(directory / "run.json").get("process")  # none before it trains
+            process = RunRecord.known(directory).process  # {} before it trains
             who = f" (process {process.get('id')} on {process.get('host')})" if process else ""
             reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
         raise UserError(f"output_dir: {str(directory)!r} {reason}")

@@ -25,7 +25,6 @@ from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
 from grpo.core.functions import innermost
-from grpo.core.jsonfiles import read_value
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.phases import LOADING, READING, Phase
 from grpo.core.processes import (
@@ -42,11 +41,12 @@ from grpo.core.processes import (
     say,
     sharding,
 )
-from grpo.core.settings import LENGTH, Config, about, adapter_decides, given_by
+from grpo.core.settings import LENGTH, Config, adapter_decides, given_by
 from grpo.core.text import digest, human_bytes
 from grpo.report import contents, report
-from grpo.report.files import best_weights
-from grpo.runs import checkpoints, directory, record, resume, source
+from grpo.results.record import RunRecord
+from grpo.runs import checkpoints, directory, facts, record, resume, source
+from grpo.runs.differences import between_processes
 from grpo.runs.directory import Claim
 from grpo.runs.source import Source
 from grpo.task import prompts
@@ -73,8 +73,9 @@ class Run:
         remeasured: what of it makes evaluations another measure than before, once the run is open.
         rechosen: what of it makes the best value so far another one.
         notes: decisions about directory and checkpoint, for preflight's table.
-        facts: what the run and its figures rest on (resume.seal_record): before it is open, the code alone.
+        facts: what the run and its figures rest on (facts.py): before it is open, the code alone.
         source: the code of the run.
+        record: `run.json` as this process has written it; None: it has not.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
         ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
@@ -95,6 +96,7 @@ class Run:
         self.rechosen: list[str] = []
         self.notes = list(claim.notes)
         self.facts: dict[str, Any] = {"sources": source.hashes}
+        self.record: RunRecord | None = None
         self.step: int | None = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
         self.planned = 0
         self.best_step: int | None = None
@@ -102,7 +104,7 @@ class Run:
         self.training = False
         self.signal = 0
         self.phase, self._at_once = LOADING, False
-        self._trained = self._recorded = self._ended = False
+        self._trained = self._ended = False
         self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
         self._process, self._signalled = os.getpid(), False
 
@@ -145,7 +147,7 @@ class Run:
         return self.status if is_first_process() else 0
 
     @contextlib.contextmanager
-    def open(self, data: resume.Rows) -> Iterator[None]:
+    def open(self, data: facts.Rows) -> Iterator[None]:
         """Lock the run's directory, handle signals, and make errors readable.
 
         Raises:
@@ -160,6 +162,7 @@ class Run:
             except UserError as error:
                 refusal = str(error)
             forget_failure()
+            checkpoints.expect_tied_heads()
             # chosen by the first process, which locks for all
             output, refusal = broadcast_object_list([output, refusal])
             if refusal:
@@ -167,7 +170,7 @@ class Run:
             if output != self.output:  # another run was faster
                 say(f"note: {self.output} was taken meanwhile")
                 self._use(output)
-            self.facts = resume.seal_record(self.settings(), self.source.hashes, data, sharding(self.args))
+            self.facts = facts.facts_of(self.settings(), self.source.hashes, data, sharding(self.args))
             self._compare_processes()
             with self._signals(), self._readable():
                 yield
@@ -177,7 +180,7 @@ class Run:
         if self.config.geometry.world_size == 1:
             return
         checkpoint = checkpoints.identity(self.checkpoint) if self.checkpoint else None
-        if found := first_difference(self.facts | {"checkpoint": checkpoint}, resume.disagreement):
+        if found := first_difference(self.facts | {"checkpoint": checkpoint}, between_processes):
             raise UserError(f"{found}; start the same line with the same code and data on each machine")
 
     def begin_with(self, weights: str, configuration: str) -> None:
@@ -191,8 +194,8 @@ class Run:
             UserError: the model of another process, or the weights of the run that wrote the checkpoint, are others.
         """
         first: str = broadcast_object_list([weights])[0]
-        known = {resume.WEIGHTS: weights or first} if first else {}
-        self.facts["sources"] |= known | {resume.CONFIGURATION: configuration}
+        known = {facts.WEIGHTS: weights or first} if first else {}
+        self.facts["sources"] |= known | {facts.CONFIGURATION: configuration}
         self._compare_processes()
         if not self.checkpoint:
             return
@@ -200,21 +203,34 @@ class Run:
             resume.check_weights(self.checkpoint, first, str(self.config.model.model_name_or_path))
         self.remeasured = resume.changed_measure(self.checkpoint, self.facts)
         self.rechosen = self.remeasured + resume.changed_chooser(self.checkpoint, self.facts)
-        others = resume.other_sources(checkpoints.read_seal(self.checkpoint), self.facts["sources"])
-        named = [f"the {label}" for label in others if not label.startswith(source.REST)]
-        self.changed = list(dict.fromkeys([*self.changed, *named, *self.remeasured]))
+        parts = resume.changed_parts(self.checkpoint, self.facts)
+        self.changed = list(dict.fromkeys([*self.changed, *parts, *self.remeasured]))
 
     @property
     def measure(self) -> str:
         """A digest of what an evaluation of this run rests on."""
-        return digest(json.dumps(resume.measure_of(self.facts), sort_keys=True))
+        return digest(json.dumps(facts.measure_of(self.facts), sort_keys=True))
 
     def begin(self, **values: Any) -> None:
         """Begin the run's record, with these values: prompt, data, rewards of a perfect completion."""
         say(f"Run: {self.args.run_name}, in {self.output}")
         if is_first_process():
-            record.start_record(self, **values)
-            self._recorded = True
+            then = record.earlier(self.output, self.checkpoint)
+            now = record.begun(self.config, then, self._session(), **self._recorded(), **values)
+            record.start(self.output, self.checkpoint, then, now, self.source.files)
+            self.record = now
+
+    def _session(self) -> dict[str, Any]:
+        """Return what is recorded of this session."""
+        step = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
+        changed = {"changed": self.changed} if self.changed else {}
+        return {"from_step": step, **changed} | ({"best_from": step} if self.rechosen else {})
+
+    def _recorded(self) -> dict[str, Any]:
+        """Return what is recorded of settings and code."""
+        decisions = [f"{note.name}: {note.finding}" for note in (*self.config.notes, *self.notes)]
+        code = {"sources": self.facts["sources"], "code": self.source.code}
+        return {**code, "decisions": decisions, "settings": self.settings()}
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -247,18 +263,19 @@ class Run:
             if self.stopped:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
-                if weights := best_weights(read_value(self.output / "run.json") or {}):
-                    say(f"These are the {weights}")
+                if self.record and self.record.weights_of_best:
+                    say(f"These are the {self.record.weights_of_best}")
                 if self.early:
                     resume = self.how_to_resume()
                     say(f"A callback ended training at step {self.step} of {self.planned}. {resume}")
                 say(self.next_steps(written))
 
     def _note(self, status: str) -> None:
-        if self._recorded:
+        if self.record:
             best = None if self.stopped else self.best_step
             seconds = time.perf_counter() - self.config.started
-            record.finish(self.output, status, seconds, self.step, self.planned, best)
+            self.record = self.record.ended(status, seconds, self.step, self.planned, best)
+            self.record.write(self.output)
 
     # What to do next
 
@@ -443,24 +460,28 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
     def compared(settings: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in settings.items() if not adapter_decides(key, config.origin)}
 
-    differences = partial(resume.differences, settings=compared(config.settings()), sources=code.hashes)
+    wanted = {"settings": compared(config.settings()), "sources": code.hashes}
     named = None if config.origin["output_dir"] == "machine" else config.training.output_dir
-    claim = directory.claim(named, config.default_dir, config.training.resume_from_checkpoint, differences)
+    claim = directory.claim(
+        named, config.default_dir, config.training.resume_from_checkpoint, partial(resume.of_experiment, now=wanted)
+    )
     run = Run(config, claim, code)
     if run.checkpoint is None:
         return run
     settings = compared(run.settings())
-    run.changed = resume.changed_since(run.checkpoint, settings, code.hashes)
-    processes = config.geometry.world_size, sharding(run.args)
-    run.notes += resume.note_changes(run.checkpoint, settings, code.hashes, *processes)
+    now = {"settings": settings, "sources": code.hashes, "sharding": sharding(run.args)}
+    changes = resume.since_checkpoint(run.checkpoint, now)
+    run.changed = [str(change) for change in changes if change.means is not LENGTH]
+    run.notes += resume.note_changes(run.checkpoint, now, config.geometry.world_size)
     still_open = CHECKPOINTING if config.checkpointing_is_open else ()
     decided = {key: value for key, value in settings.items() if key not in still_open}
-    changed = resume.changed_since_the_end(run.checkpoint, run.output, decided, code.hashes)
+    changed = resume.since_end(run.checkpoint, run.output, now | {"settings": decided})
     if changed == []:
         say(f"{run.output} has finished, and its settings and code have not changed; a larger max_steps trains on")
         return run if config.script.dry_run else None
-    if changed and not any(about(key).change is LENGTH for key in changed):
-        finding = f"the run has finished, so it is only evaluated and saved again ({', '.join(changed)} changed)"
+    if changed and not any(change.means is LENGTH for change in changed):
+        names = ", ".join(change.name for change in changed)
+        finding = f"the run has finished, so it is only evaluated and saved again ({names} changed)"
         run.notes.append(Check("ok", "finished", finding))
     return run
 

@@ -96,12 +96,6 @@ def read(
     return Source(files, code, hashes)
 
 
-def without_rest(labels: Iterable[str]) -> list[str]:
-    """Drop the rest of files from labels of differences, unless there is no other: functions are a part of it."""
-    kept = list(labels)
-    return [label for label in kept if not label.startswith(REST)] or kept
-
-
 # --- Functions ----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from grpo.policy.answering import Policy
 from grpo.policy.loading import model_errors
 from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
-from grpo.runs.record import read_prompt
+from grpo.runs.record import read_asked
 from grpo.task.given import how_read
 from grpo.task.prompts import PromptFormat, tokenized
 from grpo.tools.merge import load_base
@@ -27,15 +27,15 @@ def answer(model_dir: Path, question: str) -> str:
     if not (is_adapter or (model_dir / "config.json").is_file()):
         newest, _ = checkpoints.newest(model_dir)
         raise UserError(f"ask: {str(model_dir)!r} contains no model; name {newest or 'the directory of a run'}")
-    record = read_prompt(model_dir)
+    record = read_asked(model_dir)
     if record is None:
         raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
-    settings = record["settings"]
+    settings = record.settings
     try:
         if settings["max_completion_length"] < 1:
             raise ValueError(f"max_completion_length is {settings['max_completion_length']}")
-        prompt_format = PromptFormat(**record["prompt"])
-        prompt, perfect = prompt_format.prompt(question, record["shots"]), prompt_format.answered("", "")
+        prompt_format = PromptFormat(**record.prompt)
+        prompt, perfect = prompt_format.prompt(question, record.shots or []), prompt_format.answered("", "")
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"ask: the record of {str(model_dir)!r} is of another version ({error})") from None
     logging.disable_progress_bar()  # of weights that are loaded

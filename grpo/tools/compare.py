@@ -6,8 +6,9 @@ has Student's interval, because the normal interval is far too narrow for two or
 """
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.processes import show
-from grpo.core.settings import ScriptArguments, about, makes_another_experiment, meaning
+from grpo.core.settings import ScriptArguments, about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison, measures
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
-from grpo.runs.resume import COLUMNS, independent
+from grpo.runs.differences import Difference, compare, without_rest
+from grpo.runs.facts import ROWS
 from grpo.scoring.sample import Sample
 
 DEFAULTS = dataclasses.asdict(ScriptArguments())
@@ -50,16 +52,8 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
     Parts that another difference changes anyway, such as the tokens of other prompts, are no difference of their own.
     """
-    hashes: dict[str, set[str]] = {}
-    for run in runs:
-        rows = (run.record.get("data") or {}).get("fingerprint")
-        for label, value in {"training rows": rows, **(run.record.get("sources") or {})}.items():
-            hashes.setdefault(label, set()).update([value] if value else [])
-    found = [label for label, values in hashes.items() if len(values) > 1]
-    of_model = {"model_name_or_path", "model_revision", "dtype", "load_in_4bit", "load_in_8bit"} & {*differing(runs)}
-    if "training rows" in found:
-        found = [label for label in found if label != COLUMNS]
-    return independent(found, of_other_models=bool(of_model))
+    labels = dict.fromkeys(other.label for other in _differences(runs) if not other.is_setting)
+    return ["training rows" if label == ROWS else label for label in without_rest(labels)]
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
@@ -67,34 +61,46 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 
     A setting that another version's record lacks, and that a run does not use, is no difference.
     """
-    known = [{**run.settings, "commit": run.record.get("commit"), "processes": _processes(run)} for run in runs]
-    if len({run.step for run in runs if "after" in run.evaluations}) > 1:
-        known = [{**settings, "steps": run.step} for settings, run in zip(known, runs, strict=True)]
+    known = _settings(runs)
+    differ = {other.label for other in _differences(runs) if other.is_setting}
     keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
-    values = {
+    return {
         key: [settings.get(key, MISSING) for settings in known]
         for key in keys
-        if all(key in settings for settings in known) or any(is_used(run, key) for run in runs)
+        if (key in differ if all(key in settings for settings in known) else any(is_used(run, key) for run in runs))
     }
-    return {
-        key: by_run
-        for key, by_run in values.items()
-        if any(meaning(key, value) != meaning(key, by_run[0]) for value in by_run)
-    }
+
+
+def _differences(runs: Sequence[RunFiles]) -> Iterator[Difference]:
+    """Yield the differences of each two of the runs."""
+    facts = [
+        {"settings": settings, "sources": run.record.sources, "data": run.record.fingerprint}
+        for run, settings in zip(runs, _settings(runs), strict=True)
+    ]
+    for first, second in itertools.combinations(facts, 2):
+        yield from compare(first, second)
+
+
+def _settings(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
+    """Return the settings of each run, with commit, processes and, if trained runs differ in them, steps."""
+    differ = len({run.step for run in runs if "after" in run.evaluations}) > 1
+    steps = [{"steps": run.step} if differ else {} for run in runs]
+    own = [{"commit": run.record.commit, "processes": run.record.world_size} for run in runs]
+    return [run.settings | known | counted for run, known, counted in zip(runs, own, steps, strict=True)]
 
 
 def is_used(run: RunFiles, key: str) -> bool:
     """True if a run's record has this setting, and its value was chosen: not a default, nor off in HYPERPARAMETERS."""
     if key not in run.settings:
         return False
-    origin, value = run.record.get("origin") or dict.fromkeys(run.settings, "script"), run.settings[key]
+    origin, value = run.record.origin or dict.fromkeys(run.settings, "script"), run.settings[key]
     return origin.get(key) == "flag" or bool(key in origin and value and value != DEFAULTS.get(key))
 
 
 def by_version(runs: Sequence[RunFiles]) -> str:
     """Describe differing versions of libraries, and settings that some versions do not have, unused; "" if none."""
-    names = dict.fromkeys(name for run in runs for name in run.record.get("versions") or {})
-    numbers = {name: [(run.record.get("versions") or {}).get(name, MISSING) for run in runs] for name in names}
+    names = dict.fromkeys(name for run in runs for name in run.record.versions)
+    numbers = {name: [run.record.versions.get(name, MISSING) for run in runs] for name in names}
     parts = [f"{name} {' | '.join(by_run)}" for name, by_run in numbers.items() if len(set(by_run)) > 1]
     keys = dict.fromkeys(key for run in runs for key in run.settings if makes_another_experiment(key))
     some = [key for key in keys if any(key not in run.settings for run in runs)]
@@ -103,14 +109,10 @@ def by_version(runs: Sequence[RunFiles]) -> str:
     return f"Versions: {'; '.join(parts)}" if parts else ""
 
 
-def _processes(run: RunFiles) -> int:
-    return (run.record.get("geometry") or {}).get("world_size", 1)
-
-
 def print_runs(runs: Sequence[RunFiles]) -> None:
     """Print the table, each run against the first, and all differences."""
     settings, sources = differing(runs), differing_sources(runs)
-    resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
+    resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.record.changes]
     one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
     copies = _copies(runs) if one_experiment else {}
     lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
@@ -152,7 +154,7 @@ def _copies(runs: Sequence[RunFiles]) -> dict[Path, Path]:
 def _reward_functions(runs: Sequence[RunFiles]) -> set[str]:
     """Return the labels of the code of the runs' rewards, and of all helpers, which rewards may use."""
     names = [name for run in runs for name in run.settings.get("reward_funcs") or []]
-    helpers = {label for run in runs for label in run.record.get("sources") or {} if label.startswith(HELPERS)}
+    helpers = {label for run in runs for label in run.record.sources if label.startswith(HELPERS)}
     return {f"code of {name}" for name in names} | helpers
 
 

@@ -1,5 +1,6 @@
 """`python -m grpo merge RUN`: merge an adapter into its model's weights, so that any program can load the result."""
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -11,10 +12,10 @@ from transformers.utils import logging
 
 from grpo.core.directories import MERGED, check_output
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.jsonfiles import write_json
 from grpo.core.text import printable
 from grpo.policy.loading import base_of, model_errors, read_adapter
-from grpo.runs.record import read_prompt
+from grpo.results.record import RunRecord
+from grpo.runs.record import read_asked
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:
@@ -40,7 +41,7 @@ def merge(adapter: Path, output: Path) -> None:
     if os.path.lexists(output):  # also a broken link
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
     check_output(output, "merge")
-    record = read_prompt(adapter)
+    record = read_asked(adapter) or RunRecord()
     base = load_base(adapter, "merge", "auto")
     number = base.dtype
     with model_errors(str(adapter), "merge"):
@@ -52,7 +53,7 @@ def merge(adapter: Path, output: Path) -> None:
         part = Path(folder) / output.name
         model.to(number).save_pretrained(part)
         tokenizer.save_pretrained(part)
-        write_json(part / "run.json", {"status": MERGED, **(record or {})})
+        dataclasses.replace(record, status=MERGED).write(part)
         part.rename(output)
 
 

@@ -22,7 +22,7 @@ from grpo.core.text import decimals, printable, shorten, with_minus
 from grpo.data.files import decimal
 from grpo.report.files import read_run
 from grpo.results.measures import REWARD, Measure, of_reward
-from grpo.results.readers import read_record
+from grpo.results.record import RunRecord
 from grpo.results.samples import file_of, most_given, read_samples
 from grpo.scoring import registry
 from grpo.scoring.guard import say_faults, without_effects
@@ -95,10 +95,10 @@ def task_of(file: Path) -> Task:
     path = file.with_name("run.json")
     if not path.is_file():
         return Task(XML)
-    record = read_record(path)
+    record = RunRecord.read(file.parent)
     try:
-        judge = record["settings"].get("judge")
-        task = Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
+        judge = record.settings.get("judge")
+        task = Task(PromptFormat(**record.prompt), record.shots or [], judge_name=judge or "")
         task.perfect("", "")  # raises for a template without an answer
         return task
     except (ValueError, LookupError, TypeError, AttributeError):

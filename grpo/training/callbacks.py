@@ -16,7 +16,7 @@ from grpo.core.processes import show
 from grpo.data.dataset import Data
 from grpo.report import report, trackers
 from grpo.results.measures import is_of_evaluation
-from grpo.runs import resume
+from grpo.runs import facts
 from grpo.runs.run import Run
 from grpo.scoring.scorer import Scorer
 from grpo.training import console
@@ -54,7 +54,7 @@ def begin(trainer: RunTrainer, data: Data, perfect: Mapping[str, float]) -> None
     run = trainer.run
     run.begin_with(trainer.weights, trainer.configuration)
     trackers.start(run.args)
-    rows = data.counts() | {"fingerprint": resume.hash_of_rows(data.train, ("question", "answer"))}  # no prompts
+    rows = data.counts() | {"fingerprint": facts.hash_of_rows(data.train, ("question", "answer"))}  # no prompts
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
     run.begin(**trainer.scorer.task.record(), data=rows, perfect=perfect, **tracked)
 

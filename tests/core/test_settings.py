@@ -40,7 +40,7 @@ from pathlib import Path
 from grpo.config.configure import configure, read
 from grpo.core.errors import UserError
 from grpo.core.processes import UNSHARDED
-from grpo.core.settings import changes_learning, makes_another_experiment
+from grpo.core.settings import makes_another_experiment
 from grpo.runs import checkpoints, resume
 import train_grpo
 
@@ -62,7 +62,8 @@ def resumed(key, then, now):
     checkpoint = Path("checkpoint-1")
     checkpoint.mkdir(exist_ok=True)
     checkpoints.seal(checkpoint, 1, settings={key: then})
-    notes = lambda: resume.note_changes(checkpoint, {key: now}, {}, 1, UNSHARDED)
+    facts = {"settings": {key: now}, "sources": {}, "sharding": UNSHARDED}
+    notes = lambda: resume.note_changes(checkpoint, facts, 1)
     return error(lambda: [note.finding for note in notes()])
 
 print(json.dumps({

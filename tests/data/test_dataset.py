@@ -76,18 +76,16 @@ def test_memory_holds_the_tokens_of_few_prompts(monkeypatch):
 def test_rows_without_a_question_or_a_gold_answer_are_dropped_and_counted():
     odd = [("a", "no mark"), ("b", "####"), (" ", "#### 4"), (None, "#### 5"), ("c", None)]
     data = load([*sums(20, level=1), *[{"question": asked, "answer": gold, "level": 2} for asked, gold in odd]])
-    assert (
-        data.unusable == 5
-        and sum(reading.unmarked for reading in data.readings) == 1
-        and len(data.train) + len(data.held_out) == 20
-    )
+    assert data.dropped["unusable"] == 5 and len(data.train) + len(data.held_out) == 20
+    (schema,) = (check.finding for check in data.findings if check.name == "schema")
+    assert "dropped 1 row without the mark" in schema
     assert set(data.train["level"]) == {1} and data.train[0]["answer"] == str(int(data.train[0]["question"][0]) + 1)
     assert data.counts() == {"train": 15, "held_out": 5, "unusable": 5, "overlap": 0, "too_long": 0}
 
 
 def test_rows_may_lack_gold_answers_where_nothing_needs_them():
     data = load([*sums(9), {"question": "say hi", "answer": None}, {"question": " "}], needs_gold=())
-    assert data.unusable == 1 and {*data.train["answer"], *data.held_out["answer"]} > {None, "2"}
+    assert data.dropped["unusable"] == 1 and {*data.train["answer"], *data.held_out["answer"]} > {None, "2"}
     assert load([{"question": str(n)} for n in range(20)], needs_gold=()).has_golds is False
     with pytest.raises(UserError, match=r"'answer'.*a_reward and eval_num_samples"):
         load([{"question": "a"}], needs_gold=("a_reward", "eval_num_samples"))
@@ -137,7 +135,7 @@ def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
     data = load(rows, question_column="q", answer_column="gold")
     assert set(data.train.column_names) == {"q", "gold", "level", "question", "prompt", "answer"}
     assert data.train["answer"][:] == [str(n) for n in data.train["gold"]]
-    line = next(check.finding for check in data.checks if check.name == "columns")
+    line = next(check.finding for check in data.findings if check.name == "columns")
     assert line == "dropped completion_ids, completion: TRL uses these names"
     assert data.train[0]["prompt"] == PLAIN.ask(data.train[0]["q"])
 
@@ -153,14 +151,17 @@ def test_errors_about_columns_name_them(columns):
 def test_a_question_that_differs_in_invisible_characters_is_held_out():
     rows = {"train": sums(20), "test": [{"question": "7\u00a0+\u200b 1?", "answer": "#### 8"}]}
     data = load(DatasetDict({name: Dataset.from_list(some) for name, some in rows.items()}))
-    assert data.overlap == 1 and "7 + 1?" not in data.train["question"][:]
+    assert data.dropped["overlap"] == 1 and "7 + 1?" not in data.train["question"][:]
 
 
 def test_long_prompts_are_dropped_whole_and_counted():
     rows = [*sums(20), *[{"question": f"long {n} " * 50, "answer": "#### 1"} for n in range(20)]]
     data = load(rows, max_prompt_length=len(PLAIN.ask("10 + 1?")), eval_samples=0)
-    assert data.too_long == 20 and len(data.lengths) == len(data.train) + 20 == 40
+    assert data.dropped["too_long"] == 20 and len(data.lengths) == len(data.train) + 20 == 40
     assert data.train["prompt"][:] == list(map(PLAIN.ask, data.train["question"]))
+    lines = {check.name: check for check in data.findings}
+    assert lines["prompt length"].status == "warning" and "dropped 20 training rows" in lines["prompt length"].finding
+    assert lines["overlap"].status == "ok" and lines["held out"].finding.startswith("eval_samples 0")
     with pytest.raises(UserError, match="max_prompt_length"):
         load(rows, max_prompt_length=5)
 
@@ -193,7 +194,7 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
         assert "\n" not in str(error)
         return
     train, held_out = data.train.to_list(), data.held_out.to_list()
-    assert len(train) + len(held_out) + data.unusable + data.overlap + data.too_long == len(rows)
+    assert len(train) + len(held_out) + sum(data.dropped.values()) == len(rows)
     different = len({canonical(row["question"]) for row in [*train, *held_out]})
     assert train and (limit or len(held_out) == max(1, min(samples or len(rows), different // 4)))
     for row in [*train, *held_out]:
@@ -233,7 +234,7 @@ def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
     files = {"dataset_name": write_jsonl(sums(5), "a.jsonl"), "eval_dataset_name": write_jsonl(sums(60), "b.jsonl")}
     sampled, more = (load(**files, eval_samples=count, max_samples=3) for count in (10, 20))
     assert len(sampled.held_out) == 10 and set(sampled.held_out["question"]) < set(more.held_out["question"])
-    assert len(sampled.train) + sampled.overlap == 3
+    assert len(sampled.train) + sampled.dropped["overlap"] == 3
 
 
 @pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (30, 7), (300, 75), (1000, 100), (3000, 300)])
@@ -246,7 +247,7 @@ def test_a_tenth_is_held_out_or_a_quarter_of_few_rows(rows, held_out):
 def test_training_never_sees_a_held_out_question(write_jsonl):
     held_out = write_jsonl([{"question": " 3  + 1? ", "answer": "#### 4"}, {"question": "x", "answer": "#### 4"}])
     data = load(sums(9), eval_dataset_name=held_out)
-    assert data.overlap == 1 and "3 + 1?" not in data.train["question"][:] and len(data.train) == 8
+    assert data.dropped["overlap"] == 1 and "3 + 1?" not in data.train["question"][:] and len(data.train) == 8
     with pytest.raises(UserError, match="eval_dataset_name"):
         load(sums(4)[3:], eval_dataset_name=held_out)
 
@@ -254,7 +255,7 @@ def test_training_never_sees_a_held_out_question(write_jsonl):
 def test_conversations_are_the_same_as_a_whole_not_by_their_last_message():
     talks = [[{"role": "user", "content": f"topic {number}"}, REPLY, USER] for number in range(12)]
     data = load([{"prompt": talk, "answer": "7"} for talk in talks])
-    assert data.overlap == 0 and len(data.train) == 9
+    assert data.dropped["overlap"] == 0 and len(data.train) == 9
 
 
 def told(system, question):
@@ -265,14 +266,14 @@ def told(system, question):
 def test_a_system_message_is_part_of_the_question_unless_all_rows_share_it(task, write_jsonl):
     documents = [{"prompt": told(f"Lea has {n} pens.", "How many?"), "answer": n} for n in range(40)]
     data = load(documents, task=task)
-    assert (len(data.train), len(data.held_out), data.overlap) == (30, 10, 0)
-    assert "repeats" not in {check.name for check in data.checks}
+    assert (len(data.train), len(data.held_out), data.dropped["overlap"]) == (30, 10, 0)
+    assert "repeats" not in {check.name for check in data.findings}
     answers = data.held_out["answer"][:]
     assert answers != list(map(str, range(10))) and answers == load(documents).held_out["answer"][:]
     rows = [{"prompt": told("Be brief.", f"{n} + 1?"), "answer": n + 1} for n in range(9)]
     for ask in (lambda question: told("Be exact.", question), str):
         held_out = write_jsonl([{"prompt": ask("3 + 1?"), "answer": 4}, {"prompt": ask("8 + 8?"), "answer": 16}])
-        assert load(rows, task=task, eval_dataset_name=held_out).overlap == 1
+        assert load(rows, task=task, eval_dataset_name=held_out).dropped["overlap"] == 1
 
 
 def test_a_source_with_the_split_holds_out_a_sample_of_it():

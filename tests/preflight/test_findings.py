@@ -29,7 +29,7 @@ def test_held_out_questions_are_different_ones(plan):
     rows = [row | {"question": row["question"] + " " * copy} for row in sums(40) for copy in range(8)]
     data = plan(rows=rows).data
     asked = [canonical(question) for question in data.held_out["question"]]
-    assert len(asked) == len(set(asked)) == 10 and len(data.train) == 240 and data.overlap == 70
+    assert len(asked) == len(set(asked)) == 10 and len(data.train) == 240 and data.dropped["overlap"] == 70
     again = plan(rows=sums(40)).data
     assert {canonical(one) for one in again.held_out["question"]} == set(asked)  # copies change no draw
 

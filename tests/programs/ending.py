@@ -51,8 +51,8 @@ def main():
 
     import train_grpo
     from grpo.config.configure import configure
-    from grpo.core.jsonfiles import write_json
     from grpo.core.processes import is_first_process, largest
+    from grpo.results.record import RunRecord
     from grpo.runs.directory import Claim
     from grpo.runs.run import Run
     from grpo.runs.source import Source
@@ -63,8 +63,8 @@ def main():
     rows = Dataset.from_list([{"prompt": "2 + 2?", "answer": "4"}])
     with run.open(SimpleNamespace(rows=rows, held_out=rows, tokens="")):
         if is_first_process():
-            write_json(run.output / "run.json", {"status": "running", "sessions": [{}]})
-            run._recorded = True
+            run.record = RunRecord(status="running", sessions=[{"from_step": 0}])
+            run.record.write(run.output)
         largest(0)
         run.training = phase == "training"
         Path("ready").touch()

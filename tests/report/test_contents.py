@@ -11,6 +11,7 @@ from grpo.core.jsonfiles import write_lines
 from grpo.report import contents
 from grpo.report import public as public_copy
 from grpo.report.contents import RunFile
+from grpo.results.record import RunRecord
 from grpo.runs import record
 
 
@@ -34,7 +35,7 @@ def test_a_new_file_is_drawn_moved_cut_and_published(with_files, tmp_path, capsy
     (public := tmp_path / "public").mkdir()
     public_copy.copy(run, public)
     assert (public / "labels.csv").exists() and not (public / "gaps.jsonl").exists()
-    record._set_aside(run, make_checkpoint(run, 4), {"step": 24})
+    record._set_aside(run, make_checkpoint(run, 4), RunRecord(step=24))
     assert not (run / "labels.csv").exists() and (run / "_ended-at-step-24" / "labels.csv").exists()
 
 
@@ -43,7 +44,7 @@ def test_a_resumed_run_shows_no_result_of_its_last_end(tmp_path):
     results = {"eval_after.json", "completions_after.jsonl", "comparison.json", "curves.png", "README.md"}
     for name in results:
         (run / name).touch()
-    record._set_aside(run, make_checkpoint(run, 4), {"step": 24})
+    record._set_aside(run, make_checkpoint(run, 4), RunRecord(step=24))
     assert {path.name for path in (run / "_ended-at-step-24").iterdir()} >= results
     assert (run / "eval_before.json").exists() and not any((run / name).exists() for name in results)
 

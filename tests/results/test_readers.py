@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from grpo.__main__ import main as tool
-from grpo.results.readers import Settings
+from grpo.results.record import Settings
 
 FILES = (
     *("run.json", "metrics.jsonl", "alarms.jsonl", "comparison.json", "eval_before.json", "eval_after.json"),

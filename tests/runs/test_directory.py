@@ -13,6 +13,8 @@ from helpers_runs import ROOT
 
 import train_grpo
 from grpo.core.errors import UserError
+from grpo.core.settings import CHECKPOINT, LEARNING, LENGTH
+from grpo.runs.differences import Difference
 from grpo.runs.directory import claim, default_names, locked
 
 
@@ -211,24 +213,23 @@ def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
     assert claim("out/X", "unused", "auto") == ("out/X", "out/X/checkpoint-10", ())
 
 
+LONGER, SEED = Difference("max_steps", LENGTH, True, 4, 9), Difference("seed", CHECKPOINT, True, 1, 2)
+RATE, CODE = Difference("learning_rate", LEARNING, True, "1e-4", "3e-4"), Difference("code of f", LEARNING)
+
+
 def test_auto_takes_the_last_run_of_the_same_experiment():
     """Or else the last one that differs in its length alone; it never takes another experiment."""
     for number, name in enumerate(("out/X", "out/X-2", "out/X-3", "out/X-4"), 1):
         make_run(name, [number])
-    differ = {
-        "out/X": {},
-        "out/X-2": {"max_steps": "max_steps 4 → 9"},
-        "out/X-3": {},
-        "out/X-4": {"seed": "seed"},
-    }
+    differ = {"out/X": [], "out/X-2": [LONGER], "out/X-3": [], "out/X-4": [SEED]}
 
     def claimed():
         return claim(None, "out/X", "auto", lambda run: differ[str(run)]).output_dir
 
     assert claimed() == "out/X-3"
-    differ["out/X-3"] = differ["out/X"] = {"code of f": "the code of f"}
+    differ["out/X-3"] = differ["out/X"] = [CODE]
     assert claimed() == "out/X-2"
-    differ["out/X-2"] = {"learning_rate": "learning_rate 1e-4 → 3e-4", "seed": "seed 1 → 2"}
+    differ["out/X-2"] = [RATE, SEED]
     with pytest.raises(UserError) as caught:
         claimed()
     said = str(caught.value)
@@ -240,11 +241,7 @@ def test_auto_names_the_nearest_run_that_can_be_resumed():
     make_run("out/X", [5])
     make_run("out/X-2", [7])
     make_run("out/X-3", status="finished")  # of another script, without a checkpoint
-    differ = {
-        "out/X": {"code of f": "the code of f"},
-        "out/X-2": {"beta": "beta", "seed": "seed"},
-        "out/X-3": {"a": "b"},
-    }
+    differ = {"out/X": [CODE], "out/X-2": [RATE, SEED], "out/X-3": [SEED]}
     with pytest.raises(UserError, match=r"--output_dir out/X,"):
         claim(None, "out/X", "auto", lambda run: differ[str(run)])
     for number in ("", "-2"):

@@ -11,6 +11,7 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import append_line
+from grpo.results.record import RunRecord
 from grpo.runs import record as records
 from grpo.runs.run import choose_run
 from grpo.scoring.registry import load_rewards, make_task
@@ -29,7 +30,8 @@ def read():
 
 
 def test_run_json_has_settings_versions_hardware_and_the_end():
-    records.start_record(run(), prompt={"system": "Be brief."})
+    begun = run()
+    begun.begin(prompt={"system": "Be brief."})
     record = read()
     assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
     assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
@@ -37,7 +39,7 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
     assert record["launcher"] == "python" and record["argv"][:4] == ["--use_cpu", "true", "--report_to", "none"]
     assert record["status"] == "running" and record["prompt"] == {"system": "Be brief."}
-    records.finish(Path("r"), "finished", 12.345, 7)
+    RunRecord.read(Path("r")).ended("finished", 12.345, 7, 0, None).write(Path("r"))
     session = {**record["sessions"][0], "status": "finished", "seconds": 12.3}
     assert read() == record | {"status": "finished", "seconds": 12.3, "step": 7, "sessions": [session]}
 
@@ -59,12 +61,12 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
     }
     Path("r/run.json").write_text(json.dumps(earlier))
     Path("r/eval_before.json").write_text("kept")
-    records.start_record(run("--resume_from_checkpoint", "auto"))
+    run("--resume_from_checkpoint", "auto").begin()
     lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
     assert not Path("r/alarms.jsonl").exists() and not Path("r/faults.jsonl").exists()
     assert Path("r/eval_before.json").read_text() == "kept"
-    records.finish(Path("r"), "finished", 5.04, 6)
+    RunRecord.read(Path("r")).ended("finished", 5.04, 6, 6, None).write(Path("r"))
     record = read()
     assert record["started"] == "then" and record["seconds"] == 15.0
     assert [session["from_step"] for session in record["sessions"]] == [0, 4]
@@ -76,7 +78,7 @@ def test_a_run_that_begins_anew_keeps_no_lines():
     Path("r/run.json").write_text('{"status": "running", "settings": {}}')
     for name in ("metrics.jsonl", "alarms.jsonl"):
         append_line(Path("r") / name, {"step": 1})
-    records.start_record(run("--resume_from_checkpoint", "auto"))
+    run("--resume_from_checkpoint", "auto").begin()
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
 
 
@@ -91,7 +93,7 @@ def test_no_value_of_a_record_becomes_a_path(step):
         Path(path).write_text("{}")
     argv = ["--resume_from_checkpoint", "auto", "--max_steps", "9"]
     if step is None or step == -1:
-        records.start_record(run(*argv))
+        run(*argv).begin()
         aside = Path("r", f"_ended-at-step-{4 if step is None else -1}")
         assert {path.name for path in aside.iterdir()} == {"run.json", "mine", "model.safetensors", "comparison.json"}
     else:
@@ -110,12 +112,12 @@ def test_a_record_of_other_kinds_is_one_line_at_a_resume(key):
     Path("r/run.json").write_text(json.dumps({"status": "running", "settings": {}, key: OTHER_KINDS[key]}))
     resumed = run("--resume_from_checkpoint", "auto")
     if key == "status":
-        records.start_record(resumed)
+        resumed.begin()
         assert Path("r/metrics.jsonl").read_text() == '{"step": 3}\n'
     else:
         before = Path("r/run.json").read_bytes()
         with pytest.raises(UserError, match=rf"^r/run\.json: {key}.* is "):
-            records.start_record(resumed)
+            resumed.begin()
         assert Path("r/run.json").read_bytes() == before
 
 
@@ -123,5 +125,5 @@ def test_the_record_comes_before_all_other_files(monkeypatch):
     """So a run that is killed at its start is known to be one."""
     monkeypatch.setattr(records.source, "write", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        records.start_record(run())
+        run().begin()
     assert os.listdir("r") == ["run.json"] and read()["settings"]["learning_rate"] == 5e-6

@@ -1,17 +1,12 @@
 """A resumed run lists the settings that changed, and refuses those that its checkpoint or its data do not allow."""
 
-import datetime
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
 from helpers_checkpoints import make_checkpoint
-from helpers_runs import LEARNS, ROOT
+from helpers_runs import LEARNS
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -23,21 +18,33 @@ from grpo.runs import checkpoints, resume
 THEN = {"learning_rate": 1e-5, "num_generations": 8, "seed": 42, "output_dir": "a", "save_steps": 10, "top_p": None}
 
 
-def sealed(world_size=1, **facts):
+def note_changes(checkpoint, settings, sources, world_size, sharding):
+    now = {"settings": settings, "sources": sources, "sharding": sharding}
+    return resume.note_changes(checkpoint, now, world_size)
+
+
+def differences(run, settings, sources):
+    return {one.label: str(one) for one in resume.of_experiment(run, {"settings": settings, "sources": sources})}
+
+
+def since_end(checkpoint, run, settings, sources):
+    return [one.name for one in resume.since_end(checkpoint, run, {"settings": settings, "sources": sources})]
+
+
+def sealed(world_size=1, **others):
     shutil.rmtree("run", ignore_errors=True)
     directory = make_checkpoint("run", 4, world_size=world_size, sealed=False)
-    facts = {"settings": THEN, "data": "abc", "versions": versions()} | facts
-    checkpoints.seal(directory, world_size, **facts)
+    checkpoints.seal(directory, world_size, **{"settings": THEN, "data": "abc", "versions": versions()} | others)
     return directory
 
 
 def test_a_change_is_listed():
-    (note,) = resume.note_changes(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, {}, 1, UNSHARDED)
+    (note,) = note_changes(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, {}, 1, UNSHARDED)
     assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding
 
 
 def test_other_versions_are_listed():
-    (note,) = resume.note_changes(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, {}, 1, UNSHARDED)
+    (note,) = note_changes(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, {}, 1, UNSHARDED)
     assert "torch 2.0.0 → " in note.finding
 
 
@@ -47,28 +54,26 @@ def test_settings_of_another_version_are_no_change_of_a_finished_run():
     record = {"status": "finished", "step": 4, "planned": 4, "settings": {**THEN, "removed": 1}}
     (run / "run.json").write_text(json.dumps(record))
     of_this_version = {**THEN, "added": 2}
-    assert resume.changed_since_the_end(run / "checkpoint-4", run, of_this_version, {}) == []
-    assert resume.changed_since_the_end(run / "checkpoint-4", run, {**of_this_version, "seed": 1}, {}) == ["seed"]
+    assert since_end(run / "checkpoint-4", run, of_this_version, {}) == []
+    assert since_end(run / "checkpoint-4", run, {**of_this_version, "seed": 1}, {}) == ["seed"]
 
 
 def test_adamw_and_fused_adamw_resume_each_other():
     """They compute the same update of the same state."""
     for then, now in (("adamw_torch", "adamw_torch_fused"), ("adamw_torch_fused", "adamw_torch")):
         checkpoint = sealed(settings={**THEN, "optim": then})
-        assert resume.note_changes(checkpoint, {**THEN, "optim": now}, {}, 1, UNSHARDED) == []
+        assert note_changes(checkpoint, {**THEN, "optim": now}, {}, 1, UNSHARDED) == []
         (checkpoint.parent / "model.safetensors").touch()
         record = {"status": "finished", "step": 4, "planned": 4, "settings": {**THEN, "optim": then}}
         (checkpoint.parent / "run.json").write_text(json.dumps(record))
-        assert resume.changed_since_the_end(checkpoint, checkpoint.parent, {**THEN, "optim": now}, {}) == []
+        assert since_end(checkpoint, checkpoint.parent, {**THEN, "optim": now}, {}) == []
     with pytest.raises(UserError, match="use --optim adamw_torch"):
-        resume.note_changes(
-            sealed(settings={**THEN, "optim": "adamw_torch"}), {**THEN, "optim": "sgd"}, {}, 1, UNSHARDED
-        )
+        note_changes(sealed(settings={**THEN, "optim": "adamw_torch"}), {**THEN, "optim": "sgd"}, {}, 1, UNSHARDED)
 
 
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
-    assert len(resume.note_changes(sealed(settings=then), then, {}, 1, UNSHARDED)) == 1
+    assert len(note_changes(sealed(settings=then), then, {}, 1, UNSHARDED)) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,12 +82,12 @@ def test_a_moving_reference_model_begins_again_with_a_note():
 def test_a_change_that_invalidates_it_is_refused(key, then, now):
     directory = sealed(settings={**THEN, key: then})
     with pytest.raises(UserError, match=f"use --{key} {then}"):
-        resume.note_changes(directory, {**THEN, key: now}, {}, 1, UNSHARDED)
+        note_changes(directory, {**THEN, key: now}, {}, 1, UNSHARDED)
 
 
 def test_another_number_of_processes_is_refused():
     with pytest.raises(UserError, match="--nproc_per_node=2"):
-        resume.note_changes(sealed(world_size=2), THEN, {}, 1, UNSHARDED)
+        note_changes(sealed(world_size=2), THEN, {}, 1, UNSHARDED)
 
 
 ZERO_2, FULL, SHARDED = "DeepSpeed ZeRO-2", "FSDP (FULL_STATE_DICT)", "FSDP (SHARDED_STATE_DICT)"
@@ -108,10 +113,10 @@ def test_another_way_of_sharding_is_refused_by_name(way, file, resuming, others)
     (checkpoint / file).touch()
     assert checkpoints.problem_with(checkpoint) is None  # so it is a whole one
     for here in resuming:
-        assert resume.note_changes(checkpoint, THEN, {}, 1, here) == []
+        assert note_changes(checkpoint, THEN, {}, 1, here) == []
     for here in others:
         with pytest.raises(UserError) as caught:
-            resume.note_changes(checkpoint, THEN, {}, 1, here)
+            note_changes(checkpoint, THEN, {}, 1, here)
         line = str(caught.value)
         assert f"was written with {' or '.join(sorted(resuming))}, and this run has {here}" in line
         assert "--model_name_or_path run/checkpoint-4" in line and "delete" not in line
@@ -136,13 +141,13 @@ PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "res
 def test_other_code_is_listed_and_another_prompt_refused():
     checkpoint = sealed(sources=PARTS)
     others = PARTS | {"code of date_exact": "x", "code of new": "y", "rest of the script": "z"}
-    (note,) = resume.note_changes(checkpoint, THEN, others, 1, UNSHARDED)
+    (note,) = note_changes(checkpoint, THEN, others, 1, UNSHARDED)
     assert note.finding == "since the checkpoint: the code of date_exact"
-    (note,) = resume.note_changes(checkpoint, THEN, PARTS | {"rest of the script": "z"}, 1, UNSHARDED)
+    (note,) = note_changes(checkpoint, THEN, PARTS | {"rest of the script": "z"}, 1, UNSHARDED)
     assert note.finding == "since the checkpoint: the rest of the script"
     for part in ("system prompt", "exemplars"):
         with pytest.raises(UserError, match=f"another {part} than"):
-            resume.note_changes(sealed(sources=PARTS), THEN, PARTS | {part: "x"}, 1, UNSHARDED)
+            note_changes(sealed(sources=PARTS), THEN, PARTS | {part: "x"}, 1, UNSHARDED)
 
 
 def test_an_experiment_is_its_settings_data_and_sources():
@@ -154,10 +159,8 @@ def test_an_experiment_is_its_settings_data_and_sources():
     sealed(settings=settings, sources=PARTS)
     for run in map(Path, ("run", "started")):
         same = {"output_dir": "b", "save_steps": 7, "resume_from_checkpoint": "auto"}
-        assert resume.differences(run, settings | same, PARTS | {"rest of the script": "z"}) == {}
-        found = resume.differences(
-            run, settings | {"dataset_name": "b.csv", "max_steps": 9}, PARTS | {"exemplars": "x"}
-        )
+        assert differences(run, settings | same, PARTS | {"rest of the script": "z"}) == {}
+        found = differences(run, settings | {"dataset_name": "b.csv", "max_steps": 9}, PARTS | {"exemplars": "x"})
         assert found == {
             "dataset_name": "dataset_name a.csv → b.csv",
             "max_steps": "max_steps 4 → 9",
@@ -169,10 +172,10 @@ def test_a_model_or_file_that_was_moved_is_the_same():
     Path("new/model").mkdir(parents=True)
     then = {**THEN, "model_name_or_path": "gone/model", "dataset_name": "new"}
     for now in ({"model_name_or_path": "new/model"}, {"dataset_name": str(Path("new").absolute())}):
-        assert resume.differences(sealed(settings=then).parent, then | now, {}) == {}
-    assert resume.differences(sealed(settings=then).parent, then | {"model_name_or_path": "new"}, {}) != {}
+        assert differences(sealed(settings=then).parent, then | now, {}) == {}
+    assert differences(sealed(settings=then).parent, then | {"model_name_or_path": "new"}, {}) != {}
     Path("gone/model").mkdir(parents=True)  # both are there: two models
-    assert resume.differences(sealed(settings=then).parent, then | {"model_name_or_path": "new/model"}, {}) != {}
+    assert differences(sealed(settings=then).parent, then | {"model_name_or_path": "new/model"}, {}) != {}
 
 
 @pytest.mark.parametrize("key", ["learning_rate", "lr_scheduler_kwargs", "lr_scheduler_type"])
@@ -180,21 +183,8 @@ def test_a_schedule_that_a_checkpoint_contains_is_not_changed(key):
     then = THEN | {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": None, "learning_rate": 1e-5}
     other = {"learning_rate": 2e-5, "lr_scheduler_kwargs": {"factor": 0.5}, "lr_scheduler_type": "cosine"}
     with pytest.raises(UserError, match=f"^{key}: .* makes it unusable"):
-        resume.note_changes(sealed(settings=then), then | {key: other[key]}, {}, 1, UNSHARDED)
-    assert resume.note_changes(sealed(settings=then), then, {}, 1, UNSHARDED) == []
-
-
-def test_data_is_identified_by_prompts_and_answers_in_order():
-    rows = [{"prompt": [{"role": "user", "content": "1 + 1?"}], "answer": "2"}, {"prompt": [], "answer": "3"}]
-
-    def of(rows):
-        return resume.hash_of_rows(Dataset.from_list(rows), ("prompt", "answer"))
-
-    assert of(rows) == of(rows) != of(rows[::-1])
-    assert of(rows) != of([{**rows[0], "answer": "3"}, rows[1]])
-    assert of(rows) == of([{**row, "question": "not looked at"} for row in rows])
-    dated = Dataset.from_list([{"answer": "2", "day": datetime.date(2026, 11, 28), "raw": b"\xff"}])
-    assert len(resume.hash_of_rows(dated, dated.column_names)) == 64  # values without a JSON form
+        note_changes(sealed(settings=then), then | {key: other[key]}, {}, 1, UNSHARDED)
+    assert note_changes(sealed(settings=then), then, {}, 1, UNSHARDED) == []
 
 
 def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, write_jsonl):
@@ -265,87 +255,3 @@ def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: resume_from_checkpoint: ") and "checkpoint-1" in line and "Traceback" not in err
     assert json.loads((run / "run.json").read_text())["status"].startswith("failed: resume_from_checkpoint")
-
-
-# --- The processes of one run
-
-FACTS = {
-    "settings": {**THEN, "save_steps": 10, "dataset_name": "a.csv", "report_to": ["wandb"], "local_rank": 0}
-    | {"eval_dataset_name": "c.csv", "per_device_eval_batch_size": 4, "dataloader_num_workers": 0},
-    "sources": PARTS | {resume.TOKENS: "b", resume.HELD_OUT: "c", resume.WEIGHTS: "e"},
-    **{"data": "a", "sharding": UNSHARDED, "checkpoint": None, "commit": "d" * 40},
-    "versions": {"torch": "2.13.0", "vllm": "0.9", "python": "3.11.7"},
-}
-# What one process has that the first has not, and what is said of it
-DISAGREEMENTS = [
-    ({}, ""),
-    ({"settings": {"learning_rate": 1e-3}}, "learning_rate (0.001 instead of 1e-05)"),
-    ({"settings": {"seed": 7, "save_steps": 5}}, "seed (7 instead of 42), save_steps (5 instead of 10)"),
-    ({"settings": {"output_dir": "b", "report_to": [], "local_rank": 1}}, ""),
-    ({"settings": {"dataset_name": "b.csv", "eval_dataset_name": "d.csv"}}, ""),  # of the same rows
-    ({"data": "x", "settings": {"dataset_name": "b.csv"}}, "dataset_name (b.csv instead of a.csv), the rows"),
-    ({"sources": {resume.TOKENS: "x"}}, "the tokens of the prompts"),
-    ({"sources": {resume.HELD_OUT: "x"}, "settings": {"eval_dataset_name": "d.csv"}}, "the held-out questions"),
-    ({"sources": {resume.WEIGHTS: "x"}}, "the weights to begin with"),
-    ({"sources": {"code of date_exact": "x", "rest of the script": "y"}}, "the code of date_exact"),
-    ({"sources": {"rest of the script": "y"}}, "the rest of the script"),
-    ({"sharding": "DeepSpeed ZeRO-2"}, "sharding (DeepSpeed ZeRO-2 instead of no sharding)"),
-    ({"checkpoint": "checkpoint-4"}, "checkpoint (checkpoint-4 instead of None)"),
-    ({"commit": "e" * 40}, f"commit ({'e' * 40} instead of {'d' * 40})"),
-    ({"commit": ""}, ""),  # without git
-    ({"versions": {"torch": "2.12.0"}}, "torch (2.12.0 instead of 2.13.0)"),
-    ({"versions": {"torch": "2.13.0+cu128", "python": "3.11.9"}}, ""),  # builds of one release
-    ({"versions": {"python": "3.12.7"}}, "python (3.12 instead of 3.11)"),
-    ({"settings": {"per_device_eval_batch_size": 2}}, "per_device_eval_batch_size (2 instead of 4)"),
-    ({"settings": {"dataloader_num_workers": 2}}, ""),
-]
-
-
-@pytest.mark.parametrize(("other", "said"), DISAGREEMENTS)
-def test_processes_say_in_what_they_differ_from_the_first(other, said):
-    own = {key: value | other.get(key, {}) if isinstance(value, dict) else value for key, value in FACTS.items()}
-    own |= {key: value for key, value in other.items() if not isinstance(value, dict)}
-    assert resume.disagreement(FACTS, own) == said
-
-
-def test_a_version_that_one_process_lacks_is_a_difference():
-    own = FACTS | {"versions": {"torch": "2.13.0", "python": "3.11.7"}}
-    assert resume.disagreement(FACTS, own) == "vllm (None instead of 0.9)"
-    assert resume.disagreement(own, FACTS) == "vllm (0.9 instead of None)"
-
-
-SEED_OF_HASHES = """
-from grpo.runs.resume import as_json
-
-class Client:
-    pass
-
-print(as_json({"words": {"alpha", "beta", "gamma", "delta"}, "client": Client(), "call": lambda: 0}))
-"""
-
-
-def test_settings_are_the_same_in_every_process():
-    """Whatever order Python gives a set, and wherever it puts an object."""
-    shown = set()
-    for seed in ("1", "2"):
-        own = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", SEED_OF_HASHES], env=own, capture_output=True, text=True, check=True
-        )
-        shown.add(done.stdout)
-    (line,) = shown
-    assert "['alpha', 'beta', 'delta', 'gamma']" in line and " at 0x" not in line
-
-
-def test_a_checkpoint_of_the_same_name_is_told_apart():
-    first, second, copied = (
-        make_checkpoint(run, 4, **state) for run, state in (("a", {}), ("b", {"epoch": 2}), ("c", {}))
-    )
-    assert checkpoints.identity(first) == checkpoints.identity(copied) != checkpoints.identity(second)
-
-
-def test_a_seal_holds_what_processes_compare(learned):
-    """One record: what is added to it is sealed and compared."""
-    sealed = checkpoints.read_seal(learned.path / "checkpoint-2")
-    assert {*FACTS} - {"checkpoint"} <= {*sealed} and sealed["sharding"] == UNSHARDED
-    assert resume.disagreement(sealed | {"checkpoint": None}, sealed | {"checkpoint": None}) == ""

@@ -14,6 +14,7 @@ from trl.rewards import think_format_reward
 import rewards
 import train_grpo
 from grpo.runs import source
+from grpo.runs.differences import without_rest
 
 
 def read(functions, script=Path("notebook")):
@@ -218,7 +219,7 @@ def hashes(monkeypatch):
 def test_other_code_is_named_where_it_is(hashes, edit, label):
     then, now = hashes(), hashes(edit)
     assert then.keys() == now.keys()
-    found = source.without_rest(label for label in now if then[label] != now[label])
+    found = without_rest(label for label in now if then[label] != now[label])
     assert found == ([label] if label else [])
 
 

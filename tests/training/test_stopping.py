@@ -17,6 +17,7 @@ from grpo.core import phases
 from grpo.core.errors import Interrupted, UserError
 from grpo.core.processes import GivenUp, by_all_processes, by_first_process
 from grpo.policy.evaluation import HeldOut
+from grpo.results.record import RunRecord
 from grpo.runs import checkpoints
 from grpo.runs import run as runs
 from grpo.training import callbacks
@@ -254,8 +255,7 @@ def under_torchrun(tmp_path, monkeypatch):
 
     def begin(*failed, training=False):
         run = stopping(tmp_path)[0]
-        (tmp_path / "run.json").write_text('{"status": "running", "sessions": [{}]}')
-        run._recorded, run.training = True, training
+        run.record, run.training = RunRecord(status="running", sessions=[{"from_step": 0}]), training
         for name, value in {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "none"}.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.setattr(runs, "failure_left", lambda: failed or None)
