@@ -51,8 +51,8 @@ from grpo.report import hub
 from grpo.runs.run import choose_run
 from grpo.scoring.registry import load_rewards, make_task, needing_gold, weights_of
 from grpo.scoring.scorer import Scorer, judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
-from grpo.task.prompts import THINK, PromptFormat
-from grpo.training import callbacks
+from grpo.task.prompts import PromptFormat
+from grpo.training import callbacks, optimizer
 from grpo.training.accuracy import AccuracyCurve
 from grpo.training.callbacks import callbacks_of
 from grpo.training.run_trainer import RunTrainer
@@ -64,6 +64,37 @@ from rewards import (
     strict_format_reward_func,
     xmlcount_reward_func,
 )
+
+# ------------------------------------------------------------------------------------------------------------------
+# The prompt
+
+SYSTEM_PROMPT = """
+Respond in the following format:
+<reasoning>
+...
+</reasoning>
+<answer>
+...
+</answer>
+"""
+
+EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first
+    (
+        "What is the largest single-digit prime number?",
+        "9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.",
+        "7",
+    ),
+    (
+        "A bakery packs 6 rolls into each bag. It fills 8 bags and keeps 5 rolls. How many rolls did it bake?",
+        "The bags hold 6 * 8 = 48 rolls. With the rolls it keeps, that is 48 + 5 = 53.",
+        "53",
+    ),
+    (
+        "Lea has $40. She buys 3 tickets for $9 each. How many dollars does she have left?",
+        "The tickets cost 3 * 9 = 27 dollars. She has 40 - 27 = 13 dollars left.",
+        "13",
+    ),
+]
 
 # ------------------------------------------------------------------------------------------------------------------
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/core/settings.py).
@@ -121,7 +152,10 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     gradient_checkpointing=None,  # None: on if the run would not fit in memory without it; off is faster
     eval_samples=200,  # held-out questions, answered before and after training; 0: none, None: all
     eval_every=None,  # 10 also evaluates after every 10 optimizer steps
-    prompt_format="xml",  # or "think", or one of your own in PROMPT_FORMATS below
+    prompt_format=PromptFormat(  # or "think"; without a chat template the prompt is `opening` and the question
+        system=SYSTEM_PROMPT, question="{question}", completion=XML_COT_FORMAT, opening=SYSTEM_PROMPT
+    ),
+    exemplars=EXEMPLARS,
     answer_pattern=None,  # None: the prompt format's; or "boxed", "hash" (####), "final" (Answer: ...), "text", ...
     judge=None,  # your function of text and row, or my_file.f, that grades answers; None: the gold answer decides
     max_samples=None,  # use only the first rows of the data; 20 makes a smoke test
@@ -143,50 +177,13 @@ HYPERPARAMETERS: dict[str, Any] = dict(
 )
 
 # ------------------------------------------------------------------------------------------------------------------
-# The prompt
-
-SYSTEM_PROMPT = """
-Respond in the following format:
-<reasoning>
-...
-</reasoning>
-<answer>
-...
-</answer>
-"""
-
-PROMPT_FORMATS = {  # models without a chat template get `opening` and the question as one text
-    "xml": PromptFormat(system=SYSTEM_PROMPT, question="{question}", completion=XML_COT_FORMAT, opening=SYSTEM_PROMPT),
-    "think": THINK,
-}
-
-EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first
-    (
-        "What is the largest single-digit prime number?",
-        "9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.",
-        "7",
-    ),
-    (
-        "A bakery packs 6 rolls into each bag. It fills 8 bags and keeps 5 rolls. How many rolls did it bake?",
-        "The bags hold 6 * 8 = 48 rolls. With the rolls it keeps, that is 48 + 5 = 53.",
-        "53",
-    ),
-    (
-        "Lea has $40. She buys 3 tickets for $9 each. How many dollars does she have left?",
-        "The tickets cost 3 * 9 = 27 dollars. She has 40 - 27 = 13 dollars left.",
-        "13",
-    ),
-]
-
-
-# ------------------------------------------------------------------------------------------------------------------
 # The experiment
 
 
 def experiment(config: Config) -> int:
     """Load rewards, data and model, train, compare before and after. Return the exit status."""
     # 1. The task (prompt, answer pattern, rule for right answers) and the rewards
-    task = make_task(config, PROMPT_FORMATS, EXEMPLARS)
+    task = make_task(config)
     reward_funcs = load_rewards(config, task)
     run = choose_run(config, task, reward_funcs)  # its directory, and the checkpoint to resume from
     if run is None:
@@ -218,14 +215,12 @@ def experiment(config: Config) -> int:
                 train_dataset=data.train,
                 eval_dataset=data.held_out,
                 peft_config=peft_config,
-                callbacks=[
-                    *callbacks_of(run, scorer, data, perfect),
-                    accuracy,
-                ],  # metrics, samples, alarms, the report
+                callbacks=[*callbacks_of(run, scorer, data, perfect), accuracy],  # metrics, alarms, the report, …
                 measure=accuracy.measure,
                 perfect=perfect,
                 **config.step_options,
             )
+            optimizer.build(trainer)  # AdamW
         callbacks.begin(trainer, data, perfect)  # its record and its tracker
         accuracy.measure_before()
 

@@ -71,7 +71,7 @@ from grpo.task import prompts
 from lean_grpo import LeanGRPOTrainer, gpu
 from lean_grpo.compiling import OptimizerSteps, TokenSteps
 from lean_grpo.decoding import Graphs
-from train_grpo import EXEMPLARS, PROMPT_FORMATS
+from train_grpo import EXEMPLARS
 
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, key heads, vocabulary
 RANDOM = {
@@ -344,7 +344,7 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 def sampling(given: argparse.Namespace) -> None:
     asked = sources.load_source(given.questions, setting="--questions")["train"][: given.completions // GROUP]
     tokenizer = load_tokenizer(given.model)
-    chats = [PROMPT_FORMATS["xml"].prompt(row["question"], EXEMPLARS[:1]) for row in asked]
+    chats = [prompts.XML.prompt(row["question"], EXEMPLARS[:1]) for row in asked]
     ids = [prompt for prompt in prompts.tokenized(chats, tokenizer) for _ in range(GROUP)]
     trainers = {}
     for side in given.ways:

@@ -130,20 +130,20 @@ def test_a_helper_in_another_file_is_compared_without_its_comments(script, capfd
 
 
 WORDS = ("Respond in the following format:\n<reasoning>", "Reply with a number.\n<reasoning>")
-FORMATS = (
-    '    "think": THINK,',
-    '    "mine": PromptFormat(system="My words.", completion="{answer}", pattern="text"),',
-)
 SHOT = ("What is the largest single-digit prime number?", "Which digit is the largest prime?")
+OWN = "the script's own: Reply with a number."
 USED = [  # edits, flags, exit status, what the model gets or None, what is said
-    ([WORDS, ("answer_pattern=None", 'answer_pattern="text"')], "", 0, "Reply with a number.", "SYSTEM_PROMPT stays"),
+    ([WORDS], "", 0, "Reply with a number.", "0 worked examples"),
+    ([WORDS, ("answer_pattern=None", 'answer_pattern="text"')], "", 0, "Reply with a number.", "prompt_format stays"),
     ([WORDS], "--answer_pattern boxed", 0, "Reply with a number.", "it never shows \\boxed{"),
-    ([WORDS], "--prompt_format think", 2, None, "error: prompt_format: think (flag) would replace the edited SYSTEM_"),
-    ([WORDS], "--config demo", 0, "Respond in the following", "demo, which stands alone, replaces SYSTEM_PROMPT"),
-    ([FORMATS, ('prompt_format="xml"', 'prompt_format="mine"')], "", 0, "My words.", "mine as chat messages"),
-    ([FORMATS], "", 0, "Respond in the following", "prompt_format xml (script) replaces PROMPT_FORMATS['mine']"),
+    ([WORDS], "--prompt_format think", 0, "<think>", f"the flag replaces {OWN}"),
+    ([WORDS], "--prompt_format xml", 0, "Respond in the following", f"the flag replaces {OWN}"),
+    ([WORDS], "--config demo", 0, "Respond in the following", f"demo replaces {OWN}"),
+    ([WORDS], "--config notebook_gpt2 --num_shots 0", 0, "<problem>", f"notebook_gpt2 replaces {OWN}"),
+    ([WORDS], "--system_prompt Count.", 0, "Count.", "system_prompt replaces that of prompt_format: Reply with a"),
     ([SHOT], "--num_shots 1", 0, "Which digit is the largest prime?", "1 worked example"),
-    ([SHOT], "", 0, "Respond in the following", "EXEMPLARS is edited, and num_shots 0 (script) shows none of them"),
+    ([SHOT], "--num_shots 1 --config demo", 0, "Which digit is the largest prime?", "1 worked example"),
+    ([SHOT], "--num_shots 4", 2, None, "error: num_shots: 4 is more than the exemplars; use 0 to 3"),
     ([("num_shots=0", 'system_prompt="Count."')], "--num_shots 0 --config demo", 0, "Respond", "script's own: Count."),
 ]
 

@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 from assets import tiny_model  # noqa: E402
-from train_grpo import PROMPT_FORMATS  # noqa: E402
+from grpo.task.prompts import FORMATS  # noqa: E402
 
 SEED = 11
 LARGEST_NUMBER, LARGEST_TARGET = 25, 50
@@ -76,7 +76,7 @@ def demonstrate(rng: random.Random, numbers: tuple[int, int], target: int) -> tu
 
 def draw_demonstration(rng: random.Random, problems: list[Problem]) -> tuple[list[dict[str, str]], str]:
     """(prompt, completion) in the prompt format `xml`."""
-    style = PROMPT_FORMATS["xml"]
+    style = FORMATS["xml"]
     row = make_row(rng, *rng.choice(problems))
     reasoning, answer = demonstrate(rng, (row["numbers"][0], row["numbers"][1]), row["target"])
     plain = rng.random() < PLAIN_SHARE

@@ -22,8 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 from assets import tiny_model  # noqa: E402
-from grpo.task.prompts import PromptFormat  # noqa: E402
-from train_grpo import PROMPT_FORMATS  # noqa: E402
+from grpo.task.prompts import FORMATS, PromptFormat  # noqa: E402
 
 SEED = 7
 NUM_TRAIN, NUM_TEST = 2000, 200
@@ -237,7 +236,7 @@ def draw_demonstration(rng: random.Random) -> tuple[list[dict[str, str]] | str, 
     """(prompt, completion): 70 % `xml`, 15 % `think` as a chat, 15 % `think` as plain text."""
     bare = rng.random() < CALCULATION_SHARE
     problem, share = draw_calculation(rng) if bare else draw_problem(rng, held_out=False), rng.random()
-    style = PROMPT_FORMATS["xml" if share < 0.70 else "think"]
+    style = FORMATS["xml" if share < 0.70 else "think"]
     style = dataclasses.replace(style, chat=share < 0.85)
     completion = demonstrate(problem, rng, style)
     return style.prompt(problem.question), completion

@@ -7,6 +7,7 @@ from peft import PeftConfig
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
+from grpo.core.settings import MACHINE, Settings
 from grpo.policy.loading import read_adapter
 
 # ModelConfig's settings, and their names in a saved adapter
@@ -23,11 +24,10 @@ NAMES = {
 }
 
 
-def take_from_saved(settings: dict[str, Any], origin: dict[str, str]) -> list[Check]:
+def take_from_saved(settings: Settings) -> None:
     """Replace the settings of adapters by those of the saved adapter that `model_name_or_path` names, if it does.
 
-    Returns:
-        A note of the values in HYPERPARAMETERS that it replaces.
+    A note lists the values in HYPERPARAMETERS that it replaces.
 
     Raises:
         UserError: a flag or a recipe asks for another value.
@@ -35,25 +35,23 @@ def take_from_saved(settings: dict[str, Any], origin: dict[str, str]) -> list[Ch
     name = settings["model_name_or_path"]
     adapter = read_adapter(name, settings["model_revision"]) if os.path.isdir(name) else None
     if adapter is None:
-        return []
+        return
     replaced = []
     for key, saved_as in NAMES.items():
         given, saved = settings[key], _saved(adapter, saved_as) if saved_as else True
         if _plain(given) == _plain(saved):
             continue
-        if isinstance(saved, list) and (isinstance(given, str) or given == ["all-linear"]):  # a pattern of such names
-            settings[key] = saved
-            continue
-        if origin.get(key) in ("flag", "recipe"):
-            raise UserError(
-                f"{key}: {given} has no effect: {name!r} is a saved adapter with {key} {saved}; drop it, or merge the "
-                f"adapter to train a new one on it (python -m grpo merge {name})"
-            )
-        if key in origin:
-            replaced.append(f"{key} {given} → {saved}")
-            origin[key] = "machine"
-        settings[key] = saved
-    return [Check("ok", "adapter", f"its saved settings count: {', '.join(replaced)}")] if replaced else []
+        is_pattern = isinstance(given, str) or given == ["all-linear"]  # of the saved one's names
+        if not (isinstance(saved, list) and is_pattern):
+            if settings.origin.get(key) in ("flag", "recipe"):
+                raise UserError(
+                    f"{key}: {given} has no effect: {name!r} is a saved adapter with {key} {saved}; drop it, or merge "
+                    f"the adapter to train a new one on it (python -m grpo merge {name})"
+                )
+            replaced += [f"{key} {given} → {saved}"] if key in settings.origin else []
+        settings.set(key, saved, MACHINE)
+    if replaced:
+        settings.notes.append(Check("ok", "adapter", f"its saved settings count: {', '.join(replaced)}"))
 
 
 def _saved(adapter: PeftConfig, name: str) -> Any:

@@ -2,12 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from grpo.config.validate import PLACES
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import Geometry
+from grpo.core.settings import MACHINE, Geometry, Settings
 from grpo.results import measures
 from grpo.results.measures import LENIENT
 from grpo.runs.resume import FOLLOW_A_METRIC
@@ -15,19 +13,20 @@ from grpo.runs.resume import FOLLOW_A_METRIC
 REMEDY = f"--metric_for_best_model {LENIENT.key} with --eval_every 10"
 
 
-def fill_in(settings: dict[str, Any], origin: Mapping[str, str], geometry: Geometry) -> None:
-    """Turn `eval_every` into transformers' settings, and name the measure that chooses, in place.
+def fill_in(settings: Settings, geometry: Geometry) -> None:
+    """Turn `eval_every` into transformers' settings, and name the measure that chooses.
 
     Raises:
         UserError: the metric does not exist or says nothing, is not measured, or not where checkpoints are saved.
     """
     if settings["eval_samples"] == 0:
-        settings["eval_strategy"] = "no"
-    elif settings["eval_every"] and _decides(settings, origin):
-        settings |= {"eval_strategy": "steps", "eval_steps": settings["eval_every"]}
+        settings.set("eval_strategy", "no", MACHINE)
+    elif settings["eval_every"] and _decides(settings):
+        settings.set("eval_strategy", "steps", MACHINE)
+        settings.set("eval_steps", settings["eval_every"], MACHINE)
     evaluates = str(settings["eval_strategy"]) != "no"
     if evaluates:
-        settings["num_generations_eval"] = 1  # of TRL's evaluation, which the run's own replaces
+        settings.set("num_generations_eval", 1, MACHINE)  # of TRL's evaluation, which the run's own replaces
     chooses = "save_strategy best" if str(settings["save_strategy"]) == "best" else ""
     chooses = "load_best_model_at_end" if settings["load_best_model_at_end"] else chooses
     schedule = str(settings["lr_scheduler_type"])
@@ -50,18 +49,18 @@ def fill_in(settings: dict[str, Any], origin: Mapping[str, str], geometry: Geome
         raise UserError(f"metric_for_best_model: {metric} is measured while training; add --eval_every 10")
     if chooses and str(settings["eval_strategy"]) == "steps" and (every := settings["eval_steps"] or 0) >= 1:
         _check_saves(settings, metric, int(every), geometry)
-    settings["metric_for_best_model"] = name
+    settings.set("metric_for_best_model", name, MACHINE)
     if settings["greater_is_better"] is None:
-        settings["greater_is_better"] = better.get(name, True)
+        settings.set("greater_is_better", better.get(name, True), MACHINE)
 
 
-def _decides(settings: Mapping[str, Any], origin: Mapping[str, str]) -> bool:
+def _decides(settings: Settings) -> bool:
     """True if `eval_every` says when to evaluate, and not an `eval_strategy` of a later source.
 
     Raises:
         UserError: both say it in one source.
     """
-    every, strategy = (PLACES.index(origin.get(key, "default")) for key in ("eval_every", "eval_strategy"))
+    every, strategy = (PLACES.index(settings.origin.get(key, "default")) for key in ("eval_every", "eval_strategy"))
     if every == strategy and str(settings["eval_strategy"]) != "no":
         raise UserError(
             f"eval_every: {settings['eval_every']}: eval_strategy {settings['eval_strategy']} says when to evaluate, "
@@ -70,7 +69,7 @@ def _decides(settings: Mapping[str, Any], origin: Mapping[str, str]) -> bool:
     return every >= strategy
 
 
-def _check_saves(settings: Mapping[str, Any], metric: str, every: int, geometry: Geometry) -> None:
+def _check_saves(settings: Settings, metric: str, every: int, geometry: Geometry) -> None:
     """Raise UserError if checkpoints are not saved at steps where the metric is measured."""
     strategy = str(settings["save_strategy"])
     micro_steps = geometry.steps_per_generation * geometry.num_iterations

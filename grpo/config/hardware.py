@@ -16,7 +16,7 @@ from grpo.config.parsing import is_default
 from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, reason_of
-from grpo.core.settings import SETTINGS, UNSET, given_by
+from grpo.core.settings import MACHINE, SETTINGS, UNSET, Settings, given_by
 from grpo.report import trackers
 from lean_grpo import gpu
 
@@ -27,6 +27,8 @@ recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --
 OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
 NEEDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes", "use_liger_kernel": "liger_kernel"}
+# Its optimizers, by their names: others of 8 bits are torchao's
+OF_BITSANDBYTES = re.compile(r"(?!.*torch_).*(8bit|32bit|bnb|paged|ademamix)")
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r {}{}, or use --use_vllm false"
 # Settings that vLLM, or TRL with vLLM, does not support
@@ -37,7 +39,7 @@ SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by accelera
 OVERRIDDEN = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING")
 
 
-def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "train_grpo.py") -> None:
+def choose_gpu(settings: Mapping[str, Any], argv: Sequence[str], program: str = "train_grpo.py") -> None:
     """Set torch's switches for a GPU. Without a launcher use only the first GPU, with a note if more are visible.
 
     GRPOTrainer refuses several GPUs in one process. This must come before CUDA starts, and before TRL's configuration.
@@ -54,8 +56,8 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "tr
         print(f"note: {count} GPUs are visible, one is used; to use all: {launch}")
 
 
-def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program: str = "train_grpo.py") -> list[Check]:
-    """Adjust the settings to this machine, in place, and return one line for each adjustment.
+def fit_to_machine(settings: Settings, program: str = "train_grpo.py") -> None:
+    """Adjust the settings to this machine, with a note for each adjustment.
 
     A flag that contradicts use_cpu is refused, not adjusted.
     """
@@ -65,16 +67,22 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
         if settings[key] and not settings["use_cpu"] and importlib.util.find_spec(package) is None:
             name = package.replace("_", "-")
             raise UserError(f"{key}: {name} is not installed; pip install {name}, or use --{key} false")
-    _check_vllm(settings, given_by(origin, "flag"))
+    needs_package = OF_BITSANDBYTES.match(settings["optim"]) and importlib.util.find_spec("bitsandbytes") is None
+    if needs_package and not settings["use_cpu"]:
+        raise UserError("optim: bitsandbytes is not installed; pip install bitsandbytes, or use --optim adamw_torch")
+    _check_vllm(settings, given_by(settings.origin, "flag"))
     if settings["dataloader_num_workers"]:
         _check_workers()
     if settings["gradient_checkpointing"] is None and settings.get("activation_checkpointing") is None:
-        settings["gradient_checkpointing"] = True  # until preflight knows whether the run fits without it (room.py)
-    notes = (
-        _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
-    )
-    settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # eval_only has no rollouts
-    return notes + _about_rounding(settings) + trackers.drop_missing(settings, asked=origin.get("report_to") == "flag")
+        settings.set("gradient_checkpointing", True, MACHINE)  # until preflight knows whether the run fits without it
+    if settings["use_cpu"]:
+        _use_cpu(settings)
+    else:
+        _use_gpu(settings, program)
+    # eval_only has no rollouts
+    settings.set("use_vllm", bool(settings["use_vllm"]) and not settings["eval_only"], MACHINE)
+    _note_rounding(settings)
+    trackers.drop_missing(settings)
 
 
 def _check_workers() -> None:
@@ -88,27 +96,28 @@ def _check_workers() -> None:
         ) from None
 
 
-def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
-    flags, chosen = given_by(origin, "flag"), given_by(origin, "recipe", "flag")
+def _use_cpu(settings: Settings) -> None:
+    flags, chosen = given_by(settings.origin, "flag"), given_by(settings.origin, "recipe", "flag")
     on_cpu = {key: known.on_cpu for key, known in SETTINGS.items() if known.on_cpu is not UNSET}
     for key, value in on_cpu.items():
         if key in flags and settings[key] in (value, False, None, "eager", "bfloat16"):
             continue
         if key in flags and not is_default(key, settings[key]):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-        settings[key] = value
+        settings.set(key, value, MACHINE)
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed, if installed, warns of a missing GPU
-    settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
+    settings.set("bf16", bool(settings["bf16"] and "bf16" in chosen), MACHINE)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
-        return []
+        return
+    needs = f"{settings['optim']} needs CUDA"
     if "optim" in flags:
-        raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
-    note = Check("warning", "optim", f"{settings['optim']} needs CUDA", "adamw_torch is used on the CPU")
-    settings["optim"] = "adamw_torch"
-    return [note]
+        raise UserError(f"optim: {needs}; use --optim adamw_torch on a CPU")
+    note = Check("warning", "optim", needs, "adamw_torch is used on the CPU")
+    settings.set("optim", "adamw_torch", MACHINE, note)
 
 
-def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Check]:
+def _use_gpu(settings: Settings, program: str) -> None:
+    flags = given_by(settings.origin, "flag")
     if not torch.cuda.is_available():
         missing = NO_GPU.format(
             reason=_reason_against_cuda(), model=settings["model_name_or_path"], dtype=settings["dtype"]
@@ -134,17 +143,15 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
             f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
             "gradients; use --dtype float32, or --bf16 true --fp16 false"
         )
-    notes = _choose_vllm(settings)
+    _choose_vllm(settings)
     flash = settings["attn_implementation"] == "flash_attention_2" and "attn_implementation" not in flags
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
-        settings["attn_implementation"] = "sdpa"
-        notes.append(Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)"))
+        note = Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)")
+        settings.set("attn_implementation", "sdpa", MACHINE, note)
     whole = not _launched_sharded() and not any(settings[key] for key in SHARDING)
     if settings["optim"] == "adamw_torch" and whole and not settings["eval_only"]:
-        settings["optim"] = "adamw_torch_fused"
         finding = "adamw_torch is computed as adamw_torch_fused: the same update by fewer kernels"
-        notes.append(Check("ok", "optimizer", finding, routine=True))
-    return notes
+        settings.set("optim", "adamw_torch_fused", MACHINE, Check("ok", "optimizer", finding, routine=True))
 
 
 def _launched_sharded() -> list[str]:
@@ -166,7 +173,7 @@ def _age(architecture: str) -> int:
     return int(re.sub(r"\D", "", architecture))
 
 
-def _check_vllm(settings: dict[str, Any], flags: set[str]) -> None:
+def _check_vllm(settings: Mapping[str, Any], flags: set[str]) -> None:
     """Raise UserError if vLLM is to sample and is not installed."""
     of_vllm = {key for key in flags if key.startswith("vllm_") and not is_default(key, settings[key])}
     asked = settings["use_vllm"] or (settings["use_vllm"] is None and of_vllm)
@@ -175,33 +182,31 @@ def _check_vllm(settings: dict[str, Any], flags: set[str]) -> None:
         raise UserError(NO_VLLM.format(commands.file("requirements-cuda.txt"), on_cpu))
 
 
-def _choose_vllm(settings: dict[str, Any]) -> list[Check]:
-    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out. Return a note."""
+def _choose_vllm(settings: Settings) -> None:
+    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; with a note."""
     if settings["eval_only"]:
-        return []
-    installed, notes = is_vllm_available(), list[Check]()
-    if settings["use_vllm"] is None and installed:
+        return
+    if settings["use_vllm"] is None and is_vllm_available():
         against = [key for key in WITHOUT_VLLM if settings[key]]
         against += _launched_sharded()
-        settings["use_vllm"] = not against
         share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
         back = ", which training gets back between rollouts" if settings["vllm_enable_sleep_mode"] else ""
         finding = f"vLLM samples, in {share}{back}"
         if against:
             finding = f"vLLM is installed, but does not sample, because {against[0]} is set"
-        notes.append(Check("ok", "use_vllm", finding))
+        settings.set("use_vllm", not against, MACHINE, finding)
     if settings["use_vllm"] and settings["max_prompt_length"] and settings["vllm_max_model_length"] is None:
         # the cache must hold this run's longest sequence, not the model's
-        settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
-    return notes
+        longest = settings["max_prompt_length"] + settings["max_completion_length"]
+        settings.set("vllm_max_model_length", longest, MACHINE)
 
 
-def _about_rounding(settings: dict[str, Any]) -> list[Check]:
+def _note_rounding(settings: Settings) -> None:
     # adapters are float32, except that TRL makes them bfloat16 on quantized weights
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
     kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
     if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
-        return []
+        return
     finding = f"{settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights (at 5e-6); "
     finding += "dtype float32 keeps them all"
-    return [Check("ok", "optim", finding)]
+    settings.notes.append(Check("ok", "optim", finding))

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import re
 import sys
@@ -22,6 +23,14 @@ RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 DEFAULTS = {field.name: field.default for owner in GROUPS for field in dataclasses.fields(owner)}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
+# Settings that are numbers or switches, with their type: a value of that type needs no reading
+TYPES: dict[str, type] = {
+    field.name: kind
+    for owner in GROUPS
+    for field in dataclasses.fields(owner)
+    for kind in (float, int, bool)
+    if re.fullmatch(rf"(<class ')?(list\[|Optional\[|typing.)*{kind.__name__}(\]|'>| \| None)*", str(field.type))
+}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
 MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
 
@@ -94,6 +103,7 @@ class Parser(TrlParser):
             if key.endswith("_kwargs") or key == "reward_args":
                 self.settings[key].type = JSON
         self.settings["prompt_format"].type = JSON_or_name
+        self.settings["exemplars"].type = JSON
         for key, action in self.settings.items():
             if action.const is True and about(key).may_be_none:
                 action.type = or_none(cast(Any, action.type))
@@ -155,7 +165,7 @@ class Parser(TrlParser):
         return did_you_mean(ALIASES.get(key, key), self.settings)
 
     def typed(self, key: str, value: Any) -> Any:
-        """Convert a value of HYPERPARAMETERS or a recipe as if it were a flag's. YAML reads 1e-5 as text."""
+        """Check a value of HYPERPARAMETERS or a recipe, and read texts like flags: to YAML 1e-5 is a text."""
         self._check_if_none(key, value)
         if value is None:
             return None
@@ -177,10 +187,15 @@ class Parser(TrlParser):
 
     def _item(self, key: str, value: Any) -> Any:
         action = self.settings[key]
-        if isinstance(value, dict) and key not in MAPPINGS:
+        if isinstance(value, dict) and key not in MAPPINGS and action.type is not JSON:
             raise UserError(f"{key}: use a value, not the mapping {value}")
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, str | int | float) or (type(value) is TYPES.get(key)):
             return value
+        if type(value) is int and TYPES.get(key) is float:
+            try:
+                return float(value)
+            except OverflowError:
+                return math.inf  # which no setting may be
         text = "no" if value is False and action.choices else str(value)  # YAML reads a bare `no` as false
         try:
             return self._get_value(action, text)

@@ -18,7 +18,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from grpo.config.parsing import MAPPINGS, is_default
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.settings import ALIASES, Geometry, about, given_by, steps_per_generation
+from grpo.core.settings import ALIASES, Geometry, Settings, about, given_by, steps_per_generation
 from grpo.core.text import counted
 
 # Arguments of `generate` that no setting replaces, with the reason why they cannot be set
@@ -48,19 +48,16 @@ SPECIAL = re.compile(r"<[^<>]+>|\[[A-Z]+\]")  # texts of special tokens
 SPECIAL_TOKENS = PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES
 
 
-def check(
-    settings: Mapping[str, Any],
-    origin: Mapping[str, str],
-    functions: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
-) -> None:
+def check(settings: Settings, functions: Mapping[str, Mapping[str, Callable[..., Any]]]) -> None:
     """Raise UserError for the first setting that cannot work, or for a flag that would have no effect.
 
     Args:
         functions: functions in HYPERPARAMETERS, by setting and name.
     """
+    origin = settings.origin
     for key, value in settings.items():
         _refuse_secrets(key, value)
-    for key, named in (functions or {}).items():
+    for key, named in functions.items():
         for name, function in named.items():
             if isinstance(function, functools.partial):  # whose script is copied to the run
                 _refuse_secrets(key, {name: function.keywords}, public=set(os.environ.values()))

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # The `dataset_name` of rows passed to `main`, and of rows in HYPERPARAMETERS
 IN_MEMORY, IN_SCRIPT = "rows in memory", "rows of the script"
+MACHINE = "machine"  # the source of settings that the program chooses
 
 
 def given_by(origin: Mapping[str, str], *sources: str) -> set[str]:
@@ -154,6 +155,17 @@ WARMS_UP = is_named(
     "a schedule with a warm-up",
     "constant_with_warmup",
 )
+HAS_ARGUMENTS = is_named(
+    "lr_scheduler_type", "^(?!constant(_with_warmup)?$)", "a schedule that takes any", "cosine_with_min_lr"
+)
+HAS_BETAS = is_named("optim", "^(?!galore|grok).*(adam|ademamix|lion)", "an optimizer that reads it", "adamw_torch")
+HAS_EPSILON = is_named("optim", "^(?!galore|grok).*(adam|ademamix)", "an optimizer that reads it", "adamw_torch")
+READS_ARGUMENTS = is_named(
+    "optim",
+    "sgd|adagrad|rmsprop|ademamix|anyprecision|galore|apollo|grok|torch_[48]bit|schedule_free|stable",
+    "an optimizer that reads them",
+    "sgd",
+)
 LOW_RANK = is_named("optim", "galore|apollo", "a GaLore or APOLLO optimizer", "galore_adamw")
 CHECKPOINTED = Condition(  # None: preflight decides
     "gradient_checkpointing",
@@ -281,7 +293,7 @@ class ScriptArguments:
     prompt_format: dict[str, Any] | str = _setting(
         "xml",
         "How questions are asked and answered: xml or think, or a mapping (JSON) of system, question, completion, "
-        "pattern, chat and exemplars.",
+        "pattern, chat and exemplars; in HYPERPARAMETERS a PromptFormat, too.",
         names="prompt",
     )
     system_prompt: str | None = _setting(None, "Replaces the prompt format's system prompt.", names="prompt")
@@ -292,7 +304,12 @@ class ScriptArguments:
         "format's own.",
         names="prompt",
     )
-    num_shots: int = _setting(0, "Worked examples before each question: 0 to the number of EXEMPLARS.", AT_LEAST_0)
+    num_shots: int = _setting(0, "Worked examples before each question: 0 to the number of exemplars.", AT_LEAST_0)
+    exemplars: list[Any] = _setting(
+        [],
+        "Worked examples, of which num_shots are used: mappings (JSON) of question, reasoning and answer.",
+        names="prompt",
+    )
     # Rewards
     reward_funcs: list[str] = _setting(
         list(REWARD_FUNCS),
@@ -496,14 +513,14 @@ TRL_SETTINGS = {
     "entropy_target": Setting(range=ABOVE_0, needs=(ADAPTIVE,)),
     # The optimizer
     "optim": Setting(change=CHECKPOINT, same=("adamw_torch", "adamw_torch_fused")),
-    "optim_args": Setting(change=CHECKPOINT),  # a checkpoint's state replaces them
+    "optim_args": Setting(change=CHECKPOINT, needs=(READS_ARGUMENTS,)),  # a checkpoint's state replaces them
     "optim_target_modules": Setting(needs=(LOW_RANK,)),
     "learning_rate": Setting(range=FROM_0_TO_1, aliases=("lr",)),
-    "lr_scheduler_kwargs": Setting(),
+    "lr_scheduler_kwargs": Setting(needs=(HAS_ARGUMENTS,)),
     "lr_scheduler_type": Setting(),
-    "adam_beta1": Setting(range=BELOW_1),
-    "adam_beta2": Setting(range=BELOW_1),
-    "adam_epsilon": Setting(range=ABOVE_0),  # with 0, a gradient of 0 is divided by 0
+    "adam_beta1": Setting(range=BELOW_1, needs=(HAS_BETAS,)),
+    "adam_beta2": Setting(range=BELOW_1, needs=(HAS_BETAS,)),
+    "adam_epsilon": Setting(range=ABOVE_0, needs=(HAS_EPSILON,)),  # with 0, a gradient of 0 is divided by 0
     "weight_decay": Setting(range=AT_LEAST_0),
     "warmup_steps": Setting(range=AT_LEAST_0, needs=(WARMS_UP,), aliases=("num_warmup_steps", "warmup_ratio")),
     "max_grad_norm": Setting(range=Range("at least 0; 0 does not clip", AT_LEAST_0.contains)),
@@ -517,7 +534,9 @@ TRL_SETTINGS = {
     "fp16_full_eval": Setting(fixed=(False, f"{NO_EFFECT} an evaluation computes like training")),
     "use_liger_kernel": Setting(on_cpu=False),
     "liger_kernel_config": Setting(needs=(is_on("use_liger_kernel"),)),
-    "torch_compile_mode": Setting(),
+    "torch_compile_mode": Setting(
+        choices=("default", "lite", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+    ),
     "torch_compile_backend": Setting(),
     "torch_compile": Setting(),
     "torch_empty_cache_steps": Setting(range=AT_LEAST_1, change=NOTHING),
@@ -641,7 +660,7 @@ def about(name: str) -> Setting:
 
 def adapter_decides(name: str, origin: Mapping[str, str]) -> bool:
     """True if a saved adapter that is trained further has replaced a setting (config/adapters.py)."""
-    return origin.get(name) == "machine" and (name == "use_peft" or ADAPTER in about(name).needs)
+    return origin.get(name) == MACHINE and (name == "use_peft" or ADAPTER in about(name).needs)
 
 
 def meaning(name: str, value: Any) -> Any:
@@ -722,6 +741,44 @@ class Geometry:
         return line + f"a rollout of {self.rollout} completions serves {counted(steps, 'optimizer step')}"
 
 
+class Settings(Mapping[str, Any]):
+    """The value of each setting while a configuration is made; `set` alone changes one.
+
+    Attributes:
+        origin: setting → default, script, recipe, flag, or machine (the program chose another value); of those that a
+            source sets, in the order of the lowest source.
+        notes: automatic decisions, for preflight's table.
+
+    >>> settings = Settings({"beta": 0.0, "seed": 42})
+    >>> settings.set("beta", 0.1, "flag"), settings.set("seed", 42, "machine")
+    (None, None)
+    >>> dict(settings), settings.origin
+    ({'beta': 0.1, 'seed': 42}, {'beta': 'flag'})
+    """
+
+    def __init__(self, defaults: Mapping[str, Any]) -> None:
+        self._values = dict(defaults)
+        self.origin: dict[str, str] = {}
+        self.notes: list[Check] = []
+
+    def set(self, key: str, value: Any, source: str, why: str | Check = "") -> None:
+        """Set a value, its origin and, with a reason, its note. The program's own choice of the same value is none."""
+        if source == MACHINE and value == self._values[key]:
+            return
+        self._values[key], self.origin[key] = value, source
+        if why:
+            self.notes.append(Check("ok", key, why) if isinstance(why, str) else why)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 @dataclass(frozen=True)
 class Config:
     """The resolved configuration. Nothing changes it: what is found out later belongs to the run (runs/run.py)."""
@@ -766,7 +823,7 @@ class Config:
     @property
     def checkpointing_is_open(self) -> bool:
         """True if the user leaves gradient checkpointing to the run, which is on until preflight has decided."""
-        return self.origin.get("gradient_checkpointing") == "machine"
+        return self.origin.get("gradient_checkpointing") == MACHINE
 
     def settings(self) -> dict[str, Any]:
         """All settings by name; TRL masks its tokens."""

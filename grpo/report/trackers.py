@@ -21,6 +21,7 @@ from trl.trainer import grpo_trainer
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line, reason_of
 from grpo.core.processes import is_first_process, say
+from grpo.core.settings import MACHINE, Settings
 from grpo.results.record import RunRecord
 
 OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
@@ -29,15 +30,24 @@ BEGUN: set[str] = set()  # W&B runs of this process that the user has not begun:
 WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
 
-def drop_missing(settings: dict[str, Any], asked: bool = True) -> list[Check]:
-    """Reduce `report_to` to a list of usable trackers, in place. Return a note for each missing or offline one.
+def names(report_to: str | None) -> list[str]:
+    """Return the trackers that `report_to` names, or `none`.
 
-    Args:
-        asked: True if the command line names them: then a missing one is an error, otherwise it is dropped.
+    >>> names("wandb, tensorboard"), names(None)
+    (['wandb', 'tensorboard'], ['none'])
     """
-    names = [name.strip() for name in (settings["report_to"] or "none").split(",")]
-    notes, usable = list[Check](), []
-    for name in [name for name in names if name != "none"]:
+    return [name.strip() for name in (report_to or "none").split(",")]
+
+
+def drop_missing(settings: Settings) -> None:
+    """Reduce `report_to` to the usable trackers, with a note for each missing or offline one.
+
+    Raises:
+        UserError: a name is unknown, or the command line names a tracker that is missing.
+    """
+    asked, usable = settings.origin.get("report_to") == "flag", list[str]()
+    wanted = names(settings["report_to"])
+    for name in [name for name in wanted if name != "none"]:
         if name not in INTEGRATION_TO_CALLBACK:
             raise UserError(f"report_to: {name!r} is not a tracker{did_you_mean(name, INTEGRATION_TO_CALLBACK)}")
         if name in get_available_reporting_integrations():
@@ -46,12 +56,12 @@ def drop_missing(settings: dict[str, Any], asked: bool = True) -> list[Check]:
         finding, remedy = f"{name} is not installed", "install its package, or use --report_to none"
         if asked:
             raise UserError(f"report_to: {finding}; {remedy}")
-        notes.append(Check("warning", "report_to", f"{finding}, so nothing is logged to it", remedy))
-    settings["report_to"] = usable or ["none"]
+        settings.notes.append(Check("warning", "report_to", f"{finding}, so nothing is logged to it", remedy))
+    if (usable or ["none"]) != wanted:
+        settings.set("report_to", ",".join(usable or ["none"]), MACHINE)
     if "wandb" in usable and not os.environ.get("WANDB_MODE") and not _logged_in_to_wandb():
         os.environ["WANDB_MODE"] = "offline"
-        notes.append(Check("warning", "report_to", OFFLINE, WANDB_LOGIN))
-    return notes
+        settings.notes.append(Check("warning", "report_to", OFFLINE, WANDB_LOGIN))
 
 
 # --- While training -----------------------------------------------------------------------------------------------

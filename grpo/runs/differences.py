@@ -76,13 +76,20 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]
     settings = [
         Difference(key, about(key).change, True, value, after[key])
         for key, value in before.items()
-        if key in after and meaning(key, value) != meaning(key, after[key])
+        if key in after
+        and not _is_written_out(key, value, after[key])
+        and meaning(key, value) != meaning(key, after[key])
     ]
     old, new = _parts(then), _parts(now)
     labels = [label for label in new if old.get(label, new[label]) != new[label]]
     causes = {*labels, *(change.label for change in settings if not change.is_moved)}
     own = without_rest(label for label in labels if causes.isdisjoint(FOLLOWS.get(label, ())))
     return settings + [Difference(label, MEANS.get(label, LEARNING)) for label in own]
+
+
+def _is_written_out(key: str, then: Any, now: Any) -> bool:
+    """True for formats and exemplars that are no names: the prompt's hashes compare them."""
+    return about(key).names == "prompt" and not (isinstance(then, str | None) and isinstance(now, str | None))
 
 
 def _parts(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from grpo.core.writing import part_of, remove
 FOLDER = "source"
 # Names in a script that are compared as settings and prompt; in HYPERPARAMETERS, calls such as `partial(f, low=1)` are
 # code, too
-SETTINGS, CALLS = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS"), "code in HYPERPARAMETERS"
+SETTINGS, CALLS = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "EXEMPLARS"), "code in HYPERPARAMETERS"
 OF_SCRIPT = "script's code in "  # of files that no reward, judge or `prepare` uses
 REST = "rest of "  # begins the label of a file whose functions are compared one by one
 

@@ -13,14 +13,12 @@ from typing import Any
 
 from exact_answers import extract_answer
 from grpo.core import ROOT
-from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.functions import innermost
 from grpo.core.settings import Config
 from grpo.scoring.functions import function_of_file, function_of_setting, functions_of_script, logged_name, run_file
 from grpo.scoring.scorer import Rewards, judge_reward_func
 from grpo.task import prompts
-from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, extract_xml_answer
 
@@ -46,33 +44,18 @@ def shipped(names: Collection[str] | None = None) -> Rewards:
     return {**here, **run_file(MORE_REWARDS, "reward_funcs").REWARD_FUNCS}
 
 
-def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
-    """Build the task from a run's settings, with a note for each edit or setting that is replaced.
-
-    Args:
-        formats: the script's prompt formats, by name.
-        exemplars: the script's worked examples.
+def make_task(config: Config) -> Task:
+    """Build the task from a run's settings, with a note for words of the prompt that stay or are replaced.
 
     Raises:
         UserError: an unknown format, or a judge or `prepare` that cannot be loaded.
     """
-    script, replaced = config.script, list[Check]()
-    if config.standalone and config.recipe:
-        if edited := prompts.edits(formats, exemplars):
-            finding = f"{config.recipe.stem}, which stands alone, replaces {' and '.join(edited)}"
-            replaced.append(Check("ok", "prompt", finding))
-        formats, exemplars = prompts.SHIPPED, prompts.EXEMPLARS
-    prompt, shots, notes = prompts.choose_prompt(
-        formats,
-        exemplars,
-        script.prompt_format,
-        script.system_prompt,
-        script.answer_pattern,
-        script.num_shots,
-        config.origin,
+    script = config.script
+    prompt, notes = prompts.resolve(
+        script.prompt_format, script.system_prompt, script.answer_pattern, script.exemplars
     )
     judge, prepare = (function_of_setting(config, setting) for setting in ("judge", "prepare"))
-    return Task(prompt, shots, judge, script.judge or "", prepare, replaced + notes)
+    return Task(prompt, script.exemplars, judge, script.judge or "", prepare, notes)
 
 
 def load_rewards(config: Config, task: Task) -> Rewards:

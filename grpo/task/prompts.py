@@ -9,12 +9,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from exact_answers.marks import check_pattern, extract_answer
 from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.text import digest
+from grpo.core.text import digest, shorten
 from rewards import THINK_FORMAT, XML_COT_FORMAT, template_parts
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ SYSTEM = ("system", "developer")  # roles of a system message; few templates kno
 Prompt = list[Message] | str
 TOKENIZED_AT_ONCE = 1000  # prompts: a tokenizer keeps tens of kilobytes for each until all are done
 Shot = tuple[str, str, str]  # question, reasoning, answer
+PARTS = ("question", "reasoning", "answer")  # of a worked example in a recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,122 +96,99 @@ def asking_for(completion: str) -> str:
     return f"\nRespond in the following format:\n{shown}"
 
 
-# The recipe's format, which the script repeats; and the second format of the demo's model, which also suits models
+# The recipe's format, which is the script's unless that is edited; and the demo's second one, which also suits models
 # without a chat template
 XML = PromptFormat(asking_for(XML_COT_FORMAT), opening=asking_for(XML_COT_FORMAT))
 THINK = PromptFormat(asking_for(THINK_FORMAT), "<problem>\n{question}\n</problem>\n", THINK_FORMAT)
-
-# The script as it is shipped: PROMPT_FORMATS (and so SYSTEM_PROMPT) and EXEMPLARS. Recipes that stand alone use these,
-# and anything else in the script was edited
-SHIPPED = {"xml": XML, "think": THINK}
-EXEMPLARS: list[Shot] = [
-    (
-        "What is the largest single-digit prime number?",
-        "9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.",
-        "7",
-    ),
-    (
-        "A bakery packs 6 rolls into each bag. It fills 8 bags and keeps 5 rolls. How many rolls did it bake?",
-        "The bags hold 6 * 8 = 48 rolls. With the rolls it keeps, that is 48 + 5 = 53.",
-        "53",
-    ),
-    (
-        "Lea has $40. She buys 3 tickets for $9 each. How many dollars does she have left?",
-        "The tickets cost 3 * 9 = 27 dollars. She has 40 - 27 = 13 dollars left.",
-        "13",
-    ),
-]
+FORMATS = {"xml": XML, "think": THINK}
 ASKED_FOR = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
-IN_A_RECIPE = ("system", "question", "completion", "opening", "chat", "pattern", "exemplars")
+IN_A_RECIPE = ("system", "question", "completion", "opening", "chat", "pattern")
 A_SHOT = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # an item of `exemplars` in a recipe
 
 
-class Chosen(NamedTuple):
-    """The prompt format and the worked examples of a run, and a note for each edit or setting that is replaced."""
-
-    prompt: PromptFormat
-    shots: Sequence[Shot]
-    notes: list[Check]
-
-
-def choose_prompt(
-    formats: Mapping[str, PromptFormat],
-    exemplars: Sequence[Shot],
-    prompt_format: str | Mapping[str, Any],
+def resolve(
+    prompt_format: PromptFormat | Mapping[str, Any] | str,
     system_prompt: str | None = None,
     answer_pattern: str | None = None,
-    num_shots: int = 0,
-    origin: Mapping[str, str] | None = None,
-) -> Chosen:
-    """Choose the prompt format and the worked examples of a run.
-
-    A system prompt that somebody wrote is only replaced by one that somebody wrote for the run: by `system_prompt`,
-    or by a format with words of its own. `answer_pattern` asks for answers in its own words where nobody wrote any.
+    shots: Sequence[Shot] = (),
+) -> tuple[PromptFormat, list[Check]]:
+    """Return the prompt format that a run's settings describe, with a note for words that stay or are replaced.
 
     Args:
-        formats: the script's formats, by name.
-        exemplars: the script's worked examples.
-        prompt_format: a name, or a mapping with fields of PromptFormat and, optionally, `exemplars`.
+        prompt_format: a format, its fields, or a name in FORMATS.
         system_prompt: replaces the format's system message and opening.
-        answer_pattern: replaces the format's pattern, and its completion if the pattern does not read that.
-        num_shots: the number of worked examples in each prompt.
-        origin: setting → script, recipe or flag; the script by default.
+        answer_pattern: replaces the format's pattern, and its completion if the pattern does not read that. It also
+            asks for answers in its own words, unless somebody wrote the format's: those of FORMATS are nobody's.
+        shots: the worked examples in each prompt.
 
     Raises:
-        UserError: a name or field is unknown, a template lacks its placeholder, the pattern does not find the
-            answer in a perfect completion, or of two prompts that were written one would be ignored.
+        UserError: a name or field is unknown, a template lacks its placeholder, or the pattern does not find the
+            answer in a perfect completion.
     """
-    places = {key: (origin or {}).get(key, "script") for key in ("prompt_format", "system_prompt", "num_shots")}
-    notes, shots = list[Check](), exemplars
-    if isinstance(prompt_format, Mapping):
-        chosen, shots = _of_mapping(prompt_format, exemplars)
-        has_words = bool(prompt_format.keys() & {"system", "opening"})
-        label, place = "prompt_format", places["prompt_format"]
-    elif prompt_format in formats:
-        chosen, has_words, place = formats[prompt_format], True, "script"
-        label = _edited(formats, prompt_format)
+    if isinstance(prompt_format, str):
+        if prompt_format not in FORMATS:
+            raise UserError(f"prompt_format: {prompt_format!r} is unknown; use {' or '.join(FORMATS)}")
+        chosen = FORMATS[prompt_format]
     else:
-        raise UserError(f"prompt_format: {prompt_format!r} is unknown; use {' or '.join(formats)}")
-    written = has_words and not _is_shipped(chosen)
-    if system_prompt and os.path.isfile(system_prompt):
-        file = shlex.quote(system_prompt)
-        raise UserError(
-            f'system_prompt: {system_prompt!r} is a file; for its text, use --system_prompt "$(cat {file})"'
-        )
-    if system_prompt is not None:
-        if written and place == places["system_prompt"]:
-            raise UserError(f"system_prompt: {label} is another system prompt, of the same {place}; drop one of them")
-        if written:
-            notes.append(
-                Check("ok", "prompt", f"system_prompt ({places['system_prompt']}) replaces {label} ({place})")
-            )
-    notes += _ignored(formats, prompt_format, places, written or system_prompt is not None)
-
+        chosen = prompt_format if isinstance(prompt_format, PromptFormat) else _of_mapping(prompt_format)
+    has_words = not isinstance(prompt_format, Mapping) or bool(prompt_format.keys() & {"system", "opening"})
+    nobodys = {known.system for known in FORMATS.values()}
+    written = has_words and not (chosen.system in nobodys and chosen.opening in {*nobodys, ""})
     pattern = answer_pattern or chosen.pattern
     try:
         check_pattern(pattern)
     except ValueError as error:
         raise UserError(f"answer_pattern: {str(error).removeprefix('answer pattern ')}") from None
-    asked, keeps = pattern != chosen.pattern, written or system_prompt is not None
+    if system_prompt and os.path.isfile(system_prompt):
+        file = shlex.quote(system_prompt)
+        raise UserError(
+            f'system_prompt: {system_prompt!r} is a file; for its text, use --system_prompt "$(cat {file})"'
+        )
+    notes, asked, keeps = list[Check](), pattern != chosen.pattern, written or system_prompt is not None
+    label = "prompt_format" if system_prompt is None else "system_prompt"
+    if written and system_prompt is not None:
+        notes.append(Check("ok", "prompt", f"system_prompt replaces that of prompt_format: {words_of(chosen)}"))
     if asked:
-        name = "prompt_format" if isinstance(prompt_format, Mapping) else f"PROMPT_FORMATS[{prompt_format!r}]"
-        chosen = _read_by(chosen, pattern, name, keeps)
+        chosen = _read_by(chosen, pattern, keeps)
     if system_prompt is not None:
-        label, chosen = "system_prompt", dataclasses.replace(chosen, **_words(system_prompt))
+        chosen = dataclasses.replace(chosen, **_words(system_prompt))
     if asked and keeps:
         finding = f"{label} stays as it is written; answer_pattern {pattern} only says where the answer is"
-        hidden = mark_of(pattern) not in chosen.system and not num_shots
+        hidden = mark_of(pattern) not in chosen.system and not shots
         notes.append(warn_if(hidden, "prompt", finding, f"it never shows {mark_of(pattern)}: ask for that in it"))
     elif asked:
         notes.append(Check("ok", "prompt", f"answer_pattern {pattern} asks for answers in its own words"))
     _check(chosen)
+    return chosen, notes
+
+
+def shots_of(exemplars: Any, num_shots: int) -> list[Shot]:
+    """Return the first `num_shots` worked examples of the setting `exemplars`.
+
+    Args:
+        exemplars: a list of (question, reasoning, answer), or of mappings with these keys.
+
+    Raises:
+        UserError: an exemplar lacks a part, or there are fewer.
+    """
+    shots: list[Shot] = []
+    for shot in exemplars if isinstance(exemplars, list | tuple) else [exemplars]:
+        parts = [shot.get(part) for part in PARTS] if isinstance(shot, Mapping) else shot
+        if not isinstance(parts, list | tuple) or len(parts) != len(PARTS) or None in parts:
+            raise UserError(f"exemplars: {shot!r} is not a worked example; write texts such as {A_SHOT}")
+        question, reasoning, answer = map(str, parts)
+        shots.append((question, reasoning, answer))
     if num_shots > len(shots):
         raise UserError(f"num_shots: {num_shots} is more than the exemplars; use 0 to {len(shots)}")
-    notes += _ignored_exemplars(exemplars, shots, num_shots, places)
-    return Chosen(chosen, shots[:num_shots], notes)
+    return shots[:num_shots]
 
 
-def _read_by(prompt: PromptFormat, pattern: str, name: str, keep_words: bool) -> PromptFormat:
+def words_of(prompt: PromptFormat) -> str:
+    """Return the beginning of a format's words, for a line of preflight's table."""
+    return shorten(prompt.system or prompt.opening or prompt.question, 60)
+
+
+def _read_by(prompt: PromptFormat, pattern: str, keep_words: bool) -> PromptFormat:
     """Return a format whose answers have this pattern, in a completion that it reads; with its words or the pattern's.
 
     Raises:
@@ -219,75 +197,14 @@ def _read_by(prompt: PromptFormat, pattern: str, name: str, keep_words: bool) ->
     asking = _asking_for_pattern(pattern)
     if _reads(prompt, pattern):
         asking["completion"] = prompt.completion
-    elif prompt.completion not in {shipped.completion for shipped in SHIPPED.values()}:
+    elif prompt.completion not in {known.completion for known in FORMATS.values()}:
         raise UserError(
-            f"answer_pattern: {pattern} does not find the answer in the completion of {name} ({prompt.completion!r}); "
-            "change one of the two"
+            f"answer_pattern: {pattern} does not find the answer in the completion of prompt_format "
+            f"({prompt.completion!r}); change one of the two"
         )
     if keep_words:
         asking |= {"system": prompt.system, "opening": prompt.opening}
     return dataclasses.replace(prompt, **asking)
-
-
-def _is_shipped(prompt: PromptFormat) -> bool:
-    """True if a format's words are those of a shipped format."""
-    words = {shipped.system for shipped in SHIPPED.values()}
-    return prompt.system in words and prompt.opening in {*words, ""}
-
-
-def _edited(formats: Mapping[str, PromptFormat], name: str) -> str:
-    """Return what was edited of a format in the script: SYSTEM_PROMPT or PROMPT_FORMATS[name]; "" if nothing was."""
-    shipped = SHIPPED.get(name)
-    if formats[name] == shipped:
-        return ""
-    words = dataclasses.replace(formats[name], system=XML.system, opening=XML.opening)
-    return "SYSTEM_PROMPT" if name == "xml" and words == shipped else f"PROMPT_FORMATS[{name!r}]"
-
-
-def edits(formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> list[str]:
-    """Return the names of the script's formats and worked examples that were edited."""
-    edited = [label for name in formats if (label := _edited(formats, name))]
-    return edited if list(exemplars) == EXEMPLARS else [*edited, "EXEMPLARS"]
-
-
-def _ignored(
-    formats: Mapping[str, PromptFormat], chosen: str | Mapping[str, Any], places: Mapping[str, str], written: bool
-) -> list[Check]:
-    """Note the script's edited formats that this run does not use.
-
-    Args:
-        written: True if the run's own words replace them.
-
-    Raises:
-        UserError: a shipped format would replace an edited SYSTEM_PROMPT.
-    """
-    used = formats.get(chosen) if isinstance(chosen, str) else None
-    unused = [name for name in formats if name != chosen and (used is None or formats[name].system != used.system)]
-    edited = [label for name in unused if (label := _edited(formats, name))]
-    place, name = places["prompt_format"], chosen if isinstance(chosen, str) else "a mapping without system"
-    if edited and place != "recipe" and not written and "SYSTEM_PROMPT" in edited:
-        raise UserError(
-            f"prompt_format: {name} ({place}) would replace the edited SYSTEM_PROMPT; use --prompt_format xml, "
-            "write the words as system_prompt, or restore SYSTEM_PROMPT"
-        )
-    name = f"prompt_format {chosen}" if isinstance(chosen, str) else "prompt_format"
-    return [Check("ok", "prompt", f"{name} ({place}) replaces {' and '.join(edited)}")] if edited else []
-
-
-def _ignored_exemplars(
-    exemplars: Sequence[Shot], shots: Sequence[Shot], num_shots: int, places: Mapping[str, str]
-) -> list[Check]:
-    """Note edited worked examples that no prompt shows. Raise UserError if HYPERPARAMETERS has others, too."""
-    if not exemplars or list(exemplars) == EXEMPLARS:
-        return []
-    if not num_shots:
-        finding = f"EXEMPLARS is edited, and num_shots 0 ({places['num_shots']}) shows none of them"
-        return [Check("warning", "exemplars", finding, "set num_shots")]
-    if shots is exemplars:
-        return []
-    if places["prompt_format"] == "script":
-        raise UserError("prompt_format: it has exemplars, and EXEMPLARS is edited; drop one of them")
-    return [Check("ok", "exemplars", f"those of prompt_format ({places['prompt_format']}) replace EXEMPLARS")]
 
 
 def hashes(prompt: PromptFormat, shots: Sequence[Shot]) -> dict[str, str]:
@@ -305,26 +222,17 @@ def _words(system: str) -> dict[str, Any]:
     return {"system": system, "opening": f"{system}\n" if system.rstrip() == system != "" else system}
 
 
-def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[PromptFormat, Sequence[Shot]]:
+def _of_mapping(fields: Mapping[str, Any]) -> PromptFormat:
     for key, value in fields.items():
         if key not in IN_A_RECIPE:
             raise UserError(f"prompt_format: {key!r} is not a field{did_you_mean(str(key), IN_A_RECIPE)}")
-        if key not in ("chat", "exemplars") and not isinstance(value, str):
+        if key != "chat" and not isinstance(value, str):
             raise UserError(f"prompt_format: {key}: {value!r} is not a text; write it in quotes")
-    templates = {key: value for key, value in fields.items() if key != "exemplars"}
-    templates.setdefault("system", "")
+    templates = {"system": "", **fields}
     templates = _words(templates["system"]) | templates
     if not isinstance(templates.get("chat", True), bool):
         raise UserError(f"prompt_format: chat: {templates['chat']!r} is not true or false")
-    if "exemplars" in fields:
-        try:
-            exemplars = [
-                (str(shot["question"]), str(shot["reasoning"]), str(shot["answer"])) for shot in fields["exemplars"]
-            ]
-        except (KeyError, TypeError):
-            shots = fields["exemplars"]
-            raise UserError(f"prompt_format: exemplars: {shots}; write a list of texts such as {A_SHOT}") from None
-    return PromptFormat(**templates), exemplars
+    return PromptFormat(**templates)
 
 
 def _asking_for_pattern(pattern: str) -> dict[str, Any]:

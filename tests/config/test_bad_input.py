@@ -110,6 +110,10 @@ SETTINGS = {
     "unknown flag": given("--lerning_rate", "1", says="--lerning_rate:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
     "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="lora_target_modules:"),
+    "schedule's argument": given("--lr_scheduler_kwargs", '{"cycles": 2}', says="lr_scheduler_kwargs:"),
+    "optimizer's argument": given("--optim", "sgd", "--optim_args", "momentum=-1", says="optim_args:", loads=True),
+    "checkpointing's argument": given("--gradient_checkpointing", "true", "--gradient_checkpointing_kwargs", '{"a": 1}', says="gradient_checkpointing_kwargs:", loads=True),
+    "compiler's backend": given("--torch_compile_backend", "foo", says="'FOO' is not a valid DynamoBackend", loads=True),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from grpo.runs.record import started
 from grpo.runs.run import choose_run
 from grpo.scoring import registry
 from grpo.scoring.functions import functions_to_names
+from grpo.task.prompts import FORMATS, PromptFormat
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -123,11 +124,17 @@ def test_the_block_repeats_this_projects_defaults():
     names, _ = functions_to_names(INLINE)
     defaults = Parser().defaults
     ours = {key for key, known in SETTINGS.items() if known.default is not UNSET}
-    ours |= {field.name for field in dataclasses.fields(ScriptArguments)} - {"dataset_config"}  # GSM8K's
+    ours |= {field.name for field in dataclasses.fields(ScriptArguments)} - {
+        "dataset_config",  # GSM8K's
+        "prompt_format",  # written out
+        "exemplars",
+    }
     assert {key: defaults[key] for key in names if key in ours} == {key: names[key] for key in names if key in ours}
+    assert names["prompt_format"] == FORMATS[defaults["prompt_format"]]
 
 
 FIVE = "reward_funcs: [int_reward_func]\n"
+OWN_WORDS = PromptFormat("\nMine,\nat length.")
 REPLACED = [  # an edit of HYPERPARAMETERS, a recipe, flags, and what is said to be replaced by what
     ({"reward_funcs": [mine]}, FIVE, "", "recipe.yaml replaces the script's own: mine"),
     ({"reward_funcs": ["int_reward_func"]}, "reward_funcs: [judge_reward_func]\n", "", "own: int_reward_func"),
@@ -142,6 +149,22 @@ REPLACED = [  # an edit of HYPERPARAMETERS, a recipe, flags, and what is said to
     ({}, "", "--dataset_name a.csv", None),
     ({"system_prompt": "Mine."}, "system_prompt: null\n", "", "own: Mine."),
     ({"prompt_format": "think"}, "", "--prompt_format xml", "the flag replaces the script's own: think"),
+    ({"prompt_format": OWN_WORDS}, "", "--prompt_format xml", "the flag replaces the script's own: Mine, at length."),
+    (
+        {"prompt_format": OWN_WORDS},
+        "prompt_format: {chat: false}\n",
+        "",
+        "recipe.yaml replaces the script's own: Mine, at length.",
+    ),
+    ({"prompt_format": OWN_WORDS}, "answer_pattern: boxed\n", "", None),
+    ({}, "prompt_format: think\n", "--num_shots 1", None),
+    (
+        {},
+        "num_shots: 1\nexemplars: [{question: One, reasoning: '1.', answer: 1}]\n",
+        "",
+        "own: What is the largest single-digit prime number?",
+    ),
+    ({}, "exemplars: [{question: One, reasoning: '1.', answer: 1}]\n", "", None),  # none is shown
     ({"answer_pattern": "hash"}, "answer_pattern: boxed\n", "", "own: hash"),
 ]
 
@@ -152,6 +175,42 @@ def test_what_replaces_an_edit_of_the_block_is_said(edit, text, flags, said, tmp
     notes = configure(INLINE | edit, ["--config", path, *CPU, *flags.split()]).notes
     found = [note.finding for note in notes if note.name in TASK_SETTINGS]
     assert len(found) == (said is not None) and all(finding.endswith(said) for finding in found)
+
+
+def test_a_format_may_bring_its_exemplars(tmp_path):
+    fields = "prompt_format: {system: 'Mine.', exemplars: [{question: One, reasoning: '1.', answer: 1}]}\n"
+    config = configure(INLINE, ["--config", recipe(tmp_path, f"num_shots: 1\n{fields}"), *CPU])
+    assert config.script.exemplars == [("One", "1.", "1")] and config.origin["exemplars"] == "recipe"
+    assert config.settings()["prompt_format"] == {"system": "Mine."}
+    with pytest.raises(UserError, match=r"^exemplars: prompt_format has others, from the same place; drop one"):
+        configure(INLINE, ["--config", recipe(tmp_path, f"exemplars: []\n{fields}"), *CPU])
+    shot = '{"question": "2?", "reasoning": "2.", "answer": "2"}'
+    assert configure(INLINE, ["--num_shots", "1", "--exemplars", shot, *CPU]).script.exemplars == [("2?", "2.", "2")]
+
+
+def test_the_scripts_prompt_is_recorded_by_its_name_until_it_is_edited():
+    assert configure(INLINE, CPU).settings()["prompt_format"] == "xml"
+    edited = dataclasses.replace(INLINE["prompt_format"], system="Mine.")
+    assert configure(INLINE | {"prompt_format": edited}, CPU).settings()["prompt_format"]["system"] == "Mine."
+
+
+def test_a_number_in_python_stays_a_number(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Parser, "_get_value", lambda self, action, text: asked.append(action.dest) or text)
+    numbers = {"learning_rate": 3e-7, "max_steps": 7, "bf16": False, "warmup_steps": 2, "reward_weights": [1, 2.5]}
+    settings = read(INLINE | numbers, CPU).settings
+    assert {key: settings[key] for key in numbers} == numbers and type(settings["warmup_steps"]) is float
+    assert not {*numbers} & {*asked}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"max_steps": 1.5}, {"max_steps": True}, {"learning_rate": True}, {"bf16": 3}, {"seed": "x"}, {"beta": 10**400}],
+)
+def test_a_value_of_another_type_is_one_line(edit):
+    (key,) = edit
+    with pytest.raises(UserError, match=f"^{key}: .*(invalid|Truthy|not a finite number)"):
+        configure(INLINE | edit, CPU)
 
 
 def test_the_directory_of_your_own_data_names_them(tmp_path):
@@ -344,7 +403,7 @@ def test_held_out_rows_come_with_the_data_or_from_a_file():
 def test_only_a_number_of_the_default_directory_is_in_the_runs_name(end, run_end):
     usual = configure(INLINE, CPU)
     config = configure(INLINE, [*CPU, "--output_dir", f"{usual.default_dir}{end}"])
-    task = registry.make_task(config, train_grpo.PROMPT_FORMATS, [])
+    task = registry.make_task(config)
     run = choose_run(config, task, registry.load_rewards(config, task))
     assert run.args.run_name == f"{usual.training.run_name}{run_end}"
 

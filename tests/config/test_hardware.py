@@ -8,16 +8,28 @@ import re
 import pytest
 import torch
 from helpers_runs import DEMO
+from helpers_tables import each
+from transformers.training_args import OptimizerNames
 
 import train_grpo
 from grpo.config import hardware
 from grpo.config.configure import configure, read
 from grpo.core.errors import UserError
+from grpo.core.settings import Settings
 
 
-def settings(**overrides):
-    """The default settings as merged, for a GPU, without a tracker."""
-    return {**read(train_grpo.HYPERPARAMETERS, ["--report_to", "none"]).settings, **overrides}
+def settings(flags=(), **overrides):
+    """The default settings as merged, for a GPU, without a tracker; these are flags, no other is."""
+    values = Settings({**read(train_grpo.HYPERPARAMETERS, ["--report_to", "none"]).settings, **overrides})
+    for key in flags:
+        values.set(key, values[key], "flag")
+    return values
+
+
+def fitted(values):
+    """The notes about these settings, fitted to the machine."""
+    hardware.fit_to_machine(values)
+    return values.notes
 
 
 @pytest.fixture
@@ -71,10 +83,10 @@ def test_a_gpu_older_than_torchs_build_is_one_line(own, runs, gpus, monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90a", "sm_120"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: own)
     if runs:
-        hardware.fit_to_machine(settings(), {})
+        hardware.fit_to_machine(settings())
         return
     with pytest.raises(UserError, match=r"Tesla T4 \(sm_70\) is older than .* \(sm_75, sm_80, sm_90a, sm_120\)"):
-        hardware.fit_to_machine(settings(), {})
+        hardware.fit_to_machine(settings())
 
 
 def test_without_a_gpu_a_resume_points_to_the_runs_own_command():
@@ -83,13 +95,13 @@ def test_without_a_gpu_a_resume_points_to_the_runs_own_command():
 
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():
-    values = settings(use_cpu=True, tf32=True, load_in_4bit=True, optim="adamw_8bit")
-    (note,) = hardware.fit_to_machine(values, {"use_cpu": "flag"})
+    values = settings(["use_cpu"], use_cpu=True, tf32=True, load_in_4bit=True, optim="adamw_8bit")
+    (note,) = fitted(values)
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note.finding
     assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
     assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
-    values = settings(use_cpu=True, attn_implementation="eager")
-    hardware.fit_to_machine(values, dict.fromkeys(("use_cpu", "attn_implementation"), "flag"))
+    values = settings(["use_cpu", "attn_implementation"], use_cpu=True, attn_implementation="eager")
+    hardware.fit_to_machine(values)
     assert values["attn_implementation"] == "eager"
 
 
@@ -112,11 +124,11 @@ def test_flash_attention_2_is_for_packs_and_needs_no_package(gpus):
     assert settings()["attn_implementation"] == "flash_attention_2"
     for overrides, found in (({}, "flash_attention_2"), ({"packed": False}, "sdpa")):
         values = settings(dtype="float32", **overrides)
-        notes = hardware.fit_to_machine(values, {})
+        notes = fitted(values)
         assert values["attn_implementation"] == found
         assert [note.name for note in notes if note.name != "optimizer"] == ["attention"] * (found == "sdpa")
-    values = settings(packed=False)
-    hardware.fit_to_machine(values, {"attn_implementation": "flag"})
+    values = settings(["attn_implementation"], packed=False)
+    hardware.fit_to_machine(values)
     assert values["attn_implementation"] == "flash_attention_2"  # transformers says what it lacks
 
 
@@ -124,14 +136,14 @@ def test_vllm_samples_where_it_is_installed(gpus):
     for vllm, asked, expected in [(True, None, True), (True, False, False), (False, None, False)]:
         gpus(1, vllm=vllm)
         values = settings(use_vllm=asked, dtype="float32")
-        notes = hardware.fit_to_machine(values, {})
+        notes = fitted(values)
         assert values["use_vllm"] is expected and values["vllm_enable_sleep_mode"]
         assert any("vLLM samples" in note.finding for note in notes) == expected
         # its cache holds this run's longest sequence, not the longest that the model can take
         assert values["vllm_max_model_length"] == (256 + 786 if expected else None)
     gpus(1, vllm=True)
     values = settings(eval_only=True)
-    hardware.fit_to_machine(values, {})
+    hardware.fit_to_machine(values)
     assert not values["use_vllm"]  # there are no rollouts
 
 
@@ -148,35 +160,33 @@ def test_vllm_samples_where_it_is_installed(gpus):
 def test_vllm_that_is_not_installed_is_an_error_on_any_device(asked, flags, refused, on_cpu, gpus):
     """Before anything else, so in a dry run, too."""
     gpus(1, vllm=False)
-    values = settings(use_vllm=asked, use_cpu=on_cpu, vllm_mode="server")
+    values = settings(flags, use_vllm=asked, use_cpu=on_cpu, vllm_mode="server")
     with pytest.raises(UserError, match=r"requirements-cuda\.txt") if refused else contextlib.nullcontext():
-        hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
-    hardware.fit_to_machine(settings(use_vllm=asked, use_cpu=on_cpu, eval_only=True), {})  # no rollouts
+        hardware.fit_to_machine(values)
+    hardware.fit_to_machine(settings(use_vllm=asked, use_cpu=on_cpu, eval_only=True))  # no rollouts
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "generation_kwargs", "ACCELERATE_USE_FSDP"])
 def test_vllm_is_not_taken_by_itself_where_it_cannot_work(gpus, key, monkeypatch):
     gpus(1, vllm=True)
-    values = settings(use_peft=True)
+    values = settings(use_peft=True, **({} if key.isupper() else {key: True}))
     if key.isupper():
         monkeypatch.setenv(key, "true")
-    else:
-        values[key] = True
-    notes = hardware.fit_to_machine(values, {})
+    notes = fitted(values)
     assert values["use_vllm"] is False
     assert any(key in note.finding for note in notes)
 
 
 def test_deepspeed_does_not_look_for_a_gpu_on_a_cpu(monkeypatch):
     monkeypatch.delenv("DS_ACCELERATOR")
-    hardware.fit_to_machine(settings(use_cpu=True), {})
+    hardware.fit_to_machine(settings(use_cpu=True))
     assert os.environ["DS_ACCELERATOR"] == "cpu"
 
 
 def test_settings_decide_whatever_a_launchers_file_says(monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")  # as TRL's file for ZeRO-1
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    hardware.fit_to_machine(settings(use_cpu=True), {})
+    hardware.fit_to_machine(settings(use_cpu=True))
     assert not {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION"} & os.environ.keys()
 
 
@@ -198,13 +208,13 @@ T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float
 )
 def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, flags, bf16, said):
     gpus(1, bf16=bf16)
-    values = settings(**overrides)
+    values = settings(flags, **overrides)
     before = {key: values[key] for key in ("bf16", "fp16", "dtype")}
     if said:
         with pytest.raises(UserError, match=said):
-            hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
+            hardware.fit_to_machine(values)
     else:
-        hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
+        hardware.fit_to_machine(values)
     assert {key: values[key] for key in before} == before  # nothing is changed by itself
 
 
@@ -230,7 +240,7 @@ def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsy
 )
 def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     gpus(1)
-    notes = [note for note in hardware.fit_to_machine(settings(**overrides), {}) if note.name != "optimizer"]
+    notes = [note for note in fitted(settings(**overrides)) if note.name != "optimizer"]
     assert len(notes) == noted and all(note.name == "optim" for note in notes)
 
 
@@ -254,7 +264,7 @@ def test_adamw_is_fused_where_a_gpu_has_all_weights(asked, launcher, computed, g
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
     values = settings(**asked)
-    notes = {note.name: note for note in hardware.fit_to_machine(values, {})}
+    notes = {note.name: note for note in fitted(values)}
     assert values["optim"] == computed
     assert ("optimizer" in notes) == (computed == "adamw_torch_fused")
     assert "optimizer" not in notes or "the same update" in notes["optimizer"].finding
@@ -266,12 +276,19 @@ def test_adamw_is_fused_where_a_gpu_has_all_weights(asked, launcher, computed, g
         ({"use_vllm": True}, r"use_vllm: .*requirements-cuda\.txt"),
         ({"use_peft": True, "load_in_4bit": True}, r"load_in_4bit: .*pip install bitsandbytes"),
         ({"use_liger_kernel": True}, r"use_liger_kernel: .*pip install liger-kernel"),
+        ({"optim": "adamw_8bit"}, r"^optim: .*pip install bitsandbytes, or use --optim adamw_torch"),
     ],
 )
 def test_what_is_missing_is_one_line(asked, says, gpus):
     gpus(1, packages=False)
     with pytest.raises(UserError, match=says):
-        hardware.fit_to_machine(settings(**asked), dict.fromkeys(asked, "flag"))
+        hardware.fit_to_machine(settings(asked, **asked))
+
+
+@each(kind.value for kind in OptimizerNames)
+def test_bitsandbytes_optimizers_are_known_by_their_names(kind):
+    known = importlib.import_module("transformers.trainer_optimizer")._BITSANDBYTES_OPTIMIZERS
+    assert bool(hardware.OF_BITSANDBYTES.match(kind)) is (kind in known or "galore_adamw_8bit" in kind)  # needs both
 
 
 def test_workers_are_refused_where_no_lock_can_be_shared(monkeypatch):
@@ -281,5 +298,5 @@ def test_workers_are_refused_where_no_lock_can_be_shared(monkeypatch):
 
     monkeypatch.setattr(hardware.multiprocessing, "get_context", NoLock)
     with pytest.raises(UserError, match=r"dataloader_num_workers: .*Read-only .* /dev/shm\); use --data\w+ 0"):
-        hardware.fit_to_machine(settings(use_cpu=True, dataloader_num_workers=2), {})
-    hardware.fit_to_machine(settings(use_cpu=True, dataloader_num_workers=0), {})
+        hardware.fit_to_machine(settings(use_cpu=True, dataloader_num_workers=2))
+    hardware.fit_to_machine(settings(use_cpu=True, dataloader_num_workers=0))

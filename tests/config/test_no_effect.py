@@ -1,16 +1,20 @@
 """A flag that would have no effect is refused, and no other: TRL's own code is the judge."""
 
+import contextlib
+import importlib
 import inspect
 import itertools
 import re
+import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from helpers_runs import DEMO
 from helpers_tables import each
 from helpers_trainer import make_trainer
-from transformers import SchedulerType, get_scheduler
+from transformers import SchedulerType, Trainer, TrainingArguments, get_scheduler
 from transformers.training_args import OptimizerNames
 from trl import GRPOTrainer
 
@@ -22,6 +26,11 @@ from grpo.core.settings import TRL_SETTINGS, about
 
 CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
 DEFAULTS = Parser().defaults
+PACKAGES = (  # of optimizers
+    "bitsandbytes", "bitsandbytes.optim", "galore_torch", "apollo_torch", "lomo_optim", "grokadamw", "torchao",
+    "torchao.optim", "torchao.prototype.low_bit_optim", "schedulefree", "optimi", "torchdistx",
+    "torchdistx.optimizers",
+)  # fmt: skip
 LOSSES = TRL_SETTINGS["loss_type"].choices
 OTHER = {  # another value of each setting that only some losses read
     "epsilon": 0.01,
@@ -103,17 +112,42 @@ def test_a_warm_up_is_refused_for_schedules_without_one(kind):
     assert warms_up is all(need.holds({"lr_scheduler_type": kind}) for need in about("warmup_steps").needs)
 
 
-@pytest.mark.parametrize(
-    ("flags", "key"),
-    [
-        ("--optim sgd --adam_beta1 0.5", "adam_beta1"),
-        ("--optim adafactor --adam_epsilon 1e-6", "adam_epsilon"),
-        ("--optim rmsprop --adam_beta2 0.5", "adam_beta2"),
-    ],
-)
-def test_adams_numbers_are_refused_for_other_optimizers(flags, key):
-    with pytest.raises(UserError, match=f"^{key}: it has no effect: optim {flags.split()[1]} does not"):
-        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+@each(kind.value for kind in SchedulerType)
+def test_arguments_of_a_schedule_are_refused_where_none_is_read(kind):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    reads = True
+    with contextlib.suppress(TypeError):
+        get_scheduler(kind, optimizer, 4, 8, scheduler_specific_kwargs={"no_such_argument": 0})
+        reads = False
+    assert reads is all(need.holds({"lr_scheduler_type": kind}) for need in about("lr_scheduler_kwargs").needs)
+
+
+ARGUMENTS = "rank=8,update_proj_gap=9,momentum=0.5,lr_decay=0.5,alpha=0.5,gamma=0.5,r=0.5,block_size=9,kahan_sum=1"
+ARGUMENTS += ",use_kahan_summation=True"
+NOT_HERE = {"adamw_torch_xla", "adamw_torch_npu_fused"}  # of other devices
+
+
+@each(kind.value for kind in OptimizerNames)
+def test_what_an_optimizer_does_not_read_is_refused(kind, monkeypatch):
+    """As if the packages of all optimizers were installed; transformers itself is the judge."""
+    module = importlib.import_module("transformers.trainer_optimizer")
+    for name in [name for name in vars(module) if re.fullmatch(r"is_\w+_available", name)]:
+        monkeypatch.setattr(module, name, lambda *version: True)
+    monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "99")
+    for package in PACKAGES:
+        monkeypatch.setitem(sys.modules, package, MagicMock())
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    given = {"optim": kind, "report_to": "none", "use_cpu": True, "optim_target_modules": "all-linear"}
+
+    def made(**changed):
+        return str(Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(**given | changed), model)[1])
+
+    if kind in NOT_HERE:
+        return
+    other = {"adam_beta1": 0.25, "adam_beta2": 0.25, "adam_epsilon": 0.25, "optim_args": ARGUMENTS}
+    for key, value in other.items():
+        reads = made(**{key: value}) != made()
+        assert reads is all(need.holds({"optim": kind}) for need in about(key).needs), key
 
 
 def test_target_modules_are_of_the_optimizers_that_read_them():
@@ -165,6 +199,10 @@ WITHOUT = [  # flags, the first of which has no effect
     "--vllm_server_port 8001 --use_vllm true",
     "--vllm_gpu_memory_utilization 0.5 --use_vllm true --vllm_mode server",
     "--vllm_importance_sampling_clip_max none",
+    "--adam_beta1 0.5 --optim sgd",
+    "--adam_epsilon 1e-6 --optim adafactor",
+    "--optim_args momentum=0.9",
+    '--lr_scheduler_kwargs {"num_cycles":2} --lr_scheduler_type constant',
 ]
 
 

@@ -1,5 +1,6 @@
 """Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import train_grpo
 from grpo.config.configure import configure, read
 from grpo.config.parsing import Parser
 from grpo.scoring.registry import make_task
-from grpo.task.prompts import THINK, XML
+from grpo.task.prompts import XML
 
 RECIPES = sorted((ROOT / "recipes").iterdir())
 CPU = ["--use_cpu", "true", "--report_to", "none", "--use_vllm", "false"]
@@ -35,6 +36,8 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none"]
     settings = configure(train_grpo.HYPERPARAMETERS, argv).settings()
+    if exemplars := recipe.pop("exemplars", None):
+        assert settings["exemplars"] == [tuple(shot.values()) for shot in exemplars]
     for key in recipe.keys() - ON_CPU - {"standalone"}:
         assert settings[key] == recipe[key], key
         repeats = train_grpo.HYPERPARAMETERS.get(key, "unset") == recipe[key]
@@ -65,10 +68,7 @@ def other_judge(text, row):
 def resolved(recipe, **edits):
     """The configuration and the task of a recipe, with these edits of HYPERPARAMETERS."""
     config = configure(train_grpo.HYPERPARAMETERS | edits, ["--config", str(recipe), *CPU])
-    formats, exemplars = train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS
-    if edits:
-        formats, exemplars = {"xml": THINK, "edited": XML}, [("edited?", "edited", "1")]
-    task = make_task(config, formats, exemplars)
+    task = make_task(config)
     apart = {key: value for key, value in vars(config).items() if key not in ("training", "model", "notes", "started")}
     return config.settings(), apart, task, [note.finding for note in (*config.notes, *task.notes)]
 
@@ -82,18 +82,27 @@ def test_the_recipes_without_a_gpu_stand_alone():
 def test_no_edit_of_the_script_reaches_a_recipe_that_stands_alone(path):
     *own, notes = resolved(path)
     functions = {"reward_funcs": [other_reward], "judge": other_judge, "prepare": other_judge}
-    *edited, said = resolved(path, **EDITS | functions)
+    prompt = {"prompt_format": dataclasses.replace(XML, system="My words."), "exemplars": [("mine?", "mine", "1")]}
+    *edited, said = resolved(path, **EDITS | functions | prompt)
     assert edited == own
-    replaced = [f"{path} replaces the script's own: {what}" for what in ("other_reward", "other_judge", "edited")]
-    assert set(notes) < set(said) and set(replaced) < set(said)
-    assert any("PROMPT_FORMATS['edited'] and EXEMPLARS" in finding for finding in said)
+    whats = ["other_reward", "other_judge", "edited", "My words.", *["mine?"] * bool(own[2].shots)]
+    assert set(notes) <= set(said) and {f"{path} replaces the script's own: {what}" for what in whats} <= set(said)
+
+
+@pytest.mark.parametrize("edit", [{}, {"exemplars": [("mine?", "mine", "1")]}])
+def test_a_flag_shows_the_scripts_exemplars_beside_a_recipe_that_has_none(edit):
+    config = configure(train_grpo.HYPERPARAMETERS | edit, ["--config", "demo", "--num_shots", "1", *CPU])
+    first = (train_grpo.HYPERPARAMETERS | edit)["exemplars"][0]
+    assert make_task(config).shots == [first] and config.origin["exemplars"] == "script"
 
 
 @each(train_grpo.HYPERPARAMETERS)
 def test_no_line_of_the_block_reaches_the_demo(key):
     demo = read(train_grpo.HYPERPARAMETERS, ["--config", "demo"])
     edited = read(train_grpo.HYPERPARAMETERS | {key: EDITS[key]}, ["--config", "demo"])
-    assert edited._replace(notes=[]) == demo
+    for given in (edited, demo):
+        given.settings.notes.clear()
+    assert edited == demo and edited.settings.origin == demo.settings.origin
 
 
 @pytest.mark.slow
@@ -102,8 +111,6 @@ def test_the_demo_is_the_same_bit_by_bit_whatever_is_edited(monkeypatch):
     short |= {"save_strategy": "steps", "logging_steps": 1}
     assert train_grpo.main(command_line(**short, output_dir="own")) == 0
     monkeypatch.setattr(train_grpo, "HYPERPARAMETERS", EDITS)
-    monkeypatch.setattr(train_grpo, "PROMPT_FORMATS", {"edited": THINK})
-    monkeypatch.setattr(train_grpo, "EXEMPLARS", [])
     assert train_grpo.main(command_line(**short, output_dir="edited")) == 0
     assert_same(state_of(Path("edited")), state_of(Path("own")))
 
@@ -147,7 +154,7 @@ def test_a_smoke_test_keeps_the_scripts_rewards():
     own = {"reward_funcs": [other_reward], "reward_weights": [0.5], "judge": other_judge}
     found = read(train_grpo.HYPERPARAMETERS | own, ["--config", "smoke_20"])
     assert found.settings["reward_funcs"] == ["other_reward"] and found.settings["reward_weights"] == [0.5]
-    assert found.settings["judge"] == "other_judge" and found.settings["log_completions"] and not found.notes
+    assert found.settings["judge"] == "other_judge" and found.settings["log_completions"] and not found.settings.notes
 
 
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]

@@ -1,11 +1,8 @@
 """grpo/config/validate.py: values, batches and flags that no run can use are refused."""
 
 import functools
-import importlib
 import json
 import re
-import sys
-from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -55,14 +52,8 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         "--max_completion_length none", "--num_generations none",
         "--label_smoothing_factor 0.1", "--train_sampling_strategy sequential", "--length_column_name words",
         "--include_for_metrics loss", "--batch_eval_metrics true", "--label_names answer",
-        """--lr_scheduler_type constant --lr_scheduler_kwargs {"num_cycles":2}""",
-        """--lr_scheduler_kwargs {"cycles":2}""", """--lr_scheduler_kwargs {"num_warmup_steps":2}""",
-        "--optim_args momentum=0.9", "--optim sgd --optim_args lr=3", "--optim sgd --optim_args momentum=0.9,lr=3",
-        """--gradient_checkpointing_kwargs {"use_reentrnat":true}""",
-        """--gradient_checkpointing_kwargs {"use_reentrant":false,"determinism":1}""",
-        """--gradient_checkpointing_kwargs {"use_reentrant":true,"debug":true}""",
         """--accelerator_config {"gradient_accumulation_kwargs":{"num_steps":3}}""",
-        "--torch_compile_backend foo", "--torch_compile_mode foo", "--cache_implementation foo",
+        """--lr_scheduler_kwargs {"num_warmup_steps":2}""", "--torch_compile_mode foo", "--cache_implementation foo",
         "--multi_objective_aggregation foo", "--lora_task_type SEQ_CLS", "--seed 4294967296",
         "--use_adaptive_entropy true --entropy_coef_min 2 --entropy_coef_max 1",
         "--num_iterations 2 --epsilon_high 0.3 --delta 1.3", "--num_iterations 2 --delta 1.2",
@@ -157,90 +148,16 @@ def test_arguments_with_a_setting_of_their_own_are_refused(flags):
     assert "hf_1" not in str(caught.value)
 
 
-SGD, RMSPROP = "--optim sgd --optim_args ", "--optim rmsprop --optim_args "
-NO_OPTIMIZER = {  # flags: words of the error
-    f"{SGD}momentum=-1": "Invalid momentum value: -1.0",
-    f"{SGD}nesterov=true": "Nesterov momentum requires a momentum",
-    f"{SGD}momentum=x": "could not convert string to float: 'x'",
-    f"{SGD}momentum": "'momentum' is no name=value",
-    f"{SGD}momentum=0.9,weight_decay=-1": "Invalid weight_decay value",
-    f"{SGD}momentum=nan": "nan is not a finite number",
-    f"{SGD}momentum=0.9, dampening=-inf": "-inf is not a finite number",
-    f"{RMSPROP}alpha=-1": "Invalid alpha value: -1.0",
-    f"{RMSPROP}alpha=nan": "nan is not a finite number",
-    f"{RMSPROP}eps=1e999": "inf is not a finite number",
-    f"{RMSPROP}alpha=2": "no finite weight after a step",
-    "--optim adagrad --optim_args lr_decay=-1": "Invalid lr_decay value",
-}
-
-
-@pytest.mark.parametrize("flags", NO_OPTIMIZER)
-def test_an_optimizer_is_tried_before_anything_is_loaded(flags):
-    with pytest.raises(UserError, match=f"^optim_args: .*{re.escape(NO_OPTIMIZER[flags])}"):
-        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split(maxsplit=3)])
-
-
 @pytest.mark.parametrize("optim", ["galore_adamw", "apollo_adamw", "lomo"])
-def test_an_optimizer_that_needs_the_model_is_left_to_the_trainer(optim, monkeypatch):
-    """It is made as if its package were installed."""
-    asked = importlib.import_module("transformers.trainer_optimizer")
-    for package in ("galore_torch", "apollo_torch", "lomo_optim"):
-        monkeypatch.setitem(sys.modules, package, MagicMock())
-        monkeypatch.setattr(asked, f"is_{package.removesuffix('_optim')}_available", lambda: True)
+def test_an_optimizer_that_needs_the_model_is_left_to_the_trainer(optim):
     targets = [] if optim == "lomo" else ["--optim_target_modules", "all-linear"]
     configure(train_grpo.HYPERPARAMETERS, [*CPU, "--optim", optim, *targets])
 
 
-POLYNOMIAL, INVERSE = "--lr_scheduler_type polynomial", "--lr_scheduler_type inverse_sqrt"
-PLATEAU = "--eval_every 5 --metric_for_best_model reward --lr_scheduler_type reduce_lr_on_plateau "
-STABLE = "--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs "
-NO_SCHEDULE = {  # flags: words of the error
-    f'{POLYNOMIAL} --lr_scheduler_kwargs {{"power":-1}}': "cannot be raised to a negative power",
-    f'{POLYNOMIAL} --max_steps 40 --lr_scheduler_kwargs {{"power":-0.5}}': "step 40",
-    f'{POLYNOMIAL} --lr_scheduler_kwargs {{"power":"2"}}': "unsupported operand",
-    f'{POLYNOMIAL} --lr_scheduler_kwargs {{"lr_end":-1}}': "below 0",
-    f'{POLYNOMIAL} --learning_rate 1e-6 --lr_scheduler_kwargs {{"lr_end":1e-5}}': "must be smaller than initial lr",
-    f'{INVERSE} --lr_scheduler_kwargs {{"timescale":-3}}': "step",
-    f'{STABLE}{{"num_decay_steps":2,"decay_type":"steep"}}': "Unknown decay type",
-    '--lr_scheduler_kwargs {"num_cycles":"a"}': "step",
-    f"{POLYNOMIAL} --max_steps 10 --warmup_steps 10": "step 10",
-    f'{PLATEAU}--lr_scheduler_kwargs {{"factor":2}}': "Factor should be < 1.0",
-}
-
-
-@pytest.mark.parametrize("flags", NO_SCHEDULE)
-def test_a_schedule_is_tried_to_its_end(flags):
-    key = "lr_scheduler_kwargs" if "kwargs" in flags else "lr_scheduler_type"
-    with pytest.raises(UserError, match=f"^{key}: .*{re.escape(NO_SCHEDULE[flags])}") as caught:
-        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        f'{POLYNOMIAL} --lr_scheduler_kwargs {{"power":0.5,"lr_end":0}}',
-        f"{POLYNOMIAL} --max_steps 1000000000 --warmup_steps 5000",
-        f"{INVERSE} --warmup_steps 5000",
-        f'{STABLE}{{"num_decay_steps":100}}',
-        f'{STABLE}{{"num_decay_steps":5,"min_lr_ratio":0.1}} --max_steps 3',
-        '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr":1e-7}',
-        '--lr_scheduler_type cosine_with_restarts --lr_scheduler_kwargs {"num_cycles":3}',
-        f'{PLATEAU}--lr_scheduler_kwargs {{"factor":0.5}}',
-        "--lr_scheduler_type constant --max_steps 1",
-        "--learning_rate 0",
-        "--max_steps 1 --warmup_steps 1",
-        f"{RMSPROP}alpha=0.9,momentum=0.5,centered=true",
-        f"{SGD}momentum=0.9,nesterov=true",
-    ],
-)
-def test_optimizers_and_schedules_that_work_are_taken(flags):
-    configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
-
-
-def test_a_schedule_is_tried_before_anything_is_loaded():
-    with pytest.raises(UserError, match="min_lr"):
-        configure(train_grpo.HYPERPARAMETERS, [*CPU, "--lr_scheduler_type", "cosine_with_min_lr"])
+@pytest.mark.parametrize("value", ["nan", "-inf", "1e999"])
+def test_optimizers_arguments_are_finite(value):
+    with pytest.raises(UserError, match=r"^optim_args: -?(nan|inf) is not a finite number"):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, "--optim", "sgd", "--optim_args", f"momentum=0.9, alpha={value}"])
 
 
 # --- Secrets

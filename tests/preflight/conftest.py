@@ -34,7 +34,7 @@ def plan(write_jsonl):
         config = configure(train_grpo.HYPERPARAMETERS, argv)
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         edit(tokenizer)
-        task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+        task = make_task(config)
         load, kind = dataset.load_data, TrainingPlan
         if config.script.eval_only:
             load, kind = dataset.load_questions, Plan

@@ -251,6 +251,7 @@ def test_terms_of_the_loss_that_trl_refuses_late_are_errors(options, name, said,
     assert list(errors) == ([name] if name else []) and (not name or said in errors[name].finding)
 
 
+EVALUATED = {"eval_every": "5", "metric_for_best_model": "reward"}
 SCHEDULES = [  # flags, the warning, and what it says
     ("--max_steps 1", "warmup_steps", "the learning rate is 0 in the first step: no weight moves"),
     ("--max_steps 1 --warmup_steps 1", "warmup_steps", "no weight moves (the warm-up takes 1 step, the run has 1)"),
@@ -272,6 +273,46 @@ def test_a_rate_that_is_never_reached_is_warned_of(flags, name, said, table):
     found = {one: checks[one] for one in ("warmup_steps", "learning_rate") if one in checks}
     assert set(found) == ({name} if name else set())
     assert not name or (said in found[name].finding and found[name].status == "warning")
+
+
+NO_SCHEDULE = [  # type, its arguments, other settings, words of the error
+    ("polynomial", '{"power":-1}', {}, "cannot be raised to a negative power"),
+    ("polynomial", '{"power":"2"}', {}, "unsupported operand"),
+    ("polynomial", '{"lr_end":-1}', {}, "is below 0"),
+    ("polynomial", '{"lr_end":1e-5}', {"learning_rate": "1e-6"}, "must be smaller than initial lr"),
+    ("polynomial", None, {"max_steps": "10", "warmup_steps": "10"}, "ZeroDivisionError"),
+    ("inverse_sqrt", '{"timescale":-3}', {}, "math domain error"),
+    ("warmup_stable_decay", '{"num_decay_steps":2,"decay_type":"steep"}', {}, "Unknown decay type"),
+    ("cosine", '{"num_cycles":"a"}', {}, "could not convert string to float"),
+    ("cosine", '{"cycles":2}', {}, "unexpected keyword argument 'cycles'"),
+    ("cosine_with_min_lr", None, {}, "min_lr"),
+    ("reduce_lr_on_plateau", '{"factor":2}', EVALUATED, "Factor should be < 1.0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "others", "said"), NO_SCHEDULE)
+def test_a_schedule_that_cannot_be_built_is_one_line(kind, options, others, said, table):
+    key = "lr_scheduler_kwargs" if options else "lr_scheduler_type"
+    with pytest.raises(UserError, match=f"^{key}: {kind}: .*{re.escape(said)}") as caught:
+        table(lr_scheduler_type=kind, lr_scheduler_kwargs=options, **{"max_steps": "40", **others})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "others"),
+    [
+        ("polynomial", '{"power":0.5,"lr_end":0}', {}),
+        ("inverse_sqrt", None, {"warmup_steps": "5000"}),
+        ("warmup_stable_decay", '{"num_decay_steps":5,"min_lr_ratio":0.1}', {"max_steps": "3"}),
+        ("cosine_with_min_lr", '{"min_lr":1e-7}', {}),
+        ("cosine_with_restarts", '{"num_cycles":3}', {}),
+        ("reduce_lr_on_plateau", '{"factor":0.5}', EVALUATED),
+        ("constant", None, {"max_steps": "1"}),
+        ("cosine", None, {"max_steps": "1", "warmup_steps": "1"}),
+    ],
+)
+def test_a_schedule_that_can_be_built_is_taken(kind, options, others, table):
+    table(lr_scheduler_type=kind, lr_scheduler_kwargs=options, **{"max_steps": "40", **others})
 
 
 def test_the_rate_that_is_named_is_that_of_the_last_step(tiny_model, tmp_path, table):

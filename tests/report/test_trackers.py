@@ -15,6 +15,7 @@ from trl.trainer import grpo_trainer
 
 import train_grpo
 from grpo.core.errors import UserError
+from grpo.core.settings import Settings
 from grpo.report import trackers
 
 VARIABLES = ("WANDB_MODE", "WANDB_API_KEY", "HF_TOKEN")
@@ -29,8 +30,16 @@ def _nobody_is_logged_in(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def settings(report_to):
-    return {"report_to": report_to}
+def settings(report_to, source="flag"):
+    values = Settings({"report_to": "none"})
+    values.set("report_to", report_to, source)
+    return values
+
+
+def noted(values):
+    """The notes about a run's trackers."""
+    trackers.drop_missing(values)
+    return values.notes
 
 
 @pytest.mark.parametrize(("given", "named"), [("wandb,notebook", "notebook"), ("comet", "did you mean comet_ml")])
@@ -43,19 +52,18 @@ def test_a_missing_tracker_is_named():
     """A default or a recipe's is dropped instead."""
     with pytest.raises(UserError, match=r"report_to: dvclive is not installed"):
         trackers.drop_missing(settings("dvclive,tensorboard"))
-    values = settings("dvclive,tensorboard")
-    (note,) = trackers.drop_missing(values, asked=False)
-    assert "dvclive" in note.finding and values["report_to"] == ["tensorboard"]
+    values = settings("dvclive,tensorboard", "recipe")
+    (note,) = noted(values)
+    assert "dvclive" in note.finding and values["report_to"] == "tensorboard"
+    assert values.origin["report_to"] == "machine"
 
 
 def test_without_a_key_it_logs_offline_and_never_asks(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # a terminal that cannot be read
-    (note,) = trackers.drop_missing(settings("wandb"))
+    (note,) = noted(settings("wandb"))
     assert note.name == "report_to" and os.environ["WANDB_MODE"] == "offline"
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert (
-        trackers.drop_missing(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"
-    )  # the user has decided
+    assert noted(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"  # the user has decided
 
 
 def test_swanlab_has_a_run_before_transformers_asks(monkeypatch):
@@ -81,7 +89,7 @@ def test_a_key_in_the_environment_is_a_login(monkeypatch):
     with pytest.raises(UserError, match="report_to: "):
         trackers.drop_missing(settings("wandb"))
     monkeypatch.setattr(wandb, "login", lambda **_: True)  # with a key like its own it would ask a server
-    assert trackers.drop_missing(settings("wandb")) == [] and "WANDB_MODE" not in os.environ
+    assert noted(settings("wandb")) == [] and "WANDB_MODE" not in os.environ
 
 
 def test_a_tracker_that_fails_anywhere_is_dropped_in_one_line(monkeypatch, capsys):

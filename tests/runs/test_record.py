@@ -21,7 +21,7 @@ def run(*argv):
     output = () if "--output_dir" in argv else ("--output_dir", "r")
     given = ["--use_cpu", "true", "--report_to", "none", *output, *argv]
     found = configure(train_grpo.HYPERPARAMETERS, given, script_file=train_grpo.__file__)
-    task = make_task(found, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+    task = make_task(found)
     return choose_run(found, task, load_rewards(found, task))
 
 

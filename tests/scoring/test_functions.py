@@ -13,7 +13,6 @@ from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.scoring import registry
 from grpo.scoring.functions import function_of_file, functions_to_names
-from grpo.task.prompts import XML
 
 pytestmark = pytest.mark.usefixtures("own_files")
 
@@ -78,13 +77,13 @@ def test_a_name_is_also_that_of_a_function_that_the_script_defines():
     flags = ["--use_cpu", "true", "--report_to", "none", "--judge", "mine", "--prepare", "mine"]
     flags += ["--reward_funcs", "int_reward_func", "mine"]
     config = configure(train_grpo.HYPERPARAMETERS, flags, script_file=__file__)
-    task = registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
+    task = registry.make_task(config)
     assert task.judge is task.prepare is registry.load_rewards(config, task)["mine"] is mine
     for name, file in (("mine", train_grpo.__file__), ("shutil", __file__), ("functions_to_names", __file__)):
         script = dataclasses.replace(config.script, judge=name)  # not there, no function, imported
         other = dataclasses.replace(config, script_file=file, script=script)
         with pytest.raises(UserError, match=f"^judge: '{name}' is not a function of the script, or of a file"):
-            registry.make_task(other, train_grpo.PROMPT_FORMATS, ())
+            registry.make_task(other)
 
 
 def test_functions_of_different_settings_may_share_a_name():
@@ -98,7 +97,7 @@ def test_functions_of_different_settings_may_share_a_name():
     given = {"reward_funcs": [check], "judge": lambda text, row: True, "prepare": lambda row: None}
     for settings in (given, given | {"judge": of_a_row, "prepare": check}):
         config = configure({**train_grpo.HYPERPARAMETERS, **settings}, ["--use_cpu", "true", "--report_to", "none"])
-        task = registry.make_task(config, {"xml": XML}, [])
+        task = registry.make_task(config)
         assert (task.judge, task.prepare) == (settings["judge"], settings["prepare"])
         assert list(registry.load_rewards(config, task).values()) == [check]
 

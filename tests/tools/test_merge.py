@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast, pipeline
 from transformers.utils import logging
 
-import train_grpo
 from grpo.__main__ import main
 from grpo.runs import directory
+from grpo.task.prompts import XML
 from grpo.tools.merge import merge
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
@@ -28,7 +28,7 @@ def adapter_run(learned_adapter):
 
 def greedy(directory):
     generate = pipeline("text-generation", model=str(directory), dtype=torch.float32)
-    prompt = train_grpo.PROMPT_FORMATS["xml"].prompt(QUESTION)
+    prompt = XML.prompt(QUESTION)
     return generate(prompt, max_new_tokens=24, do_sample=False, return_full_text=False)[0]["generated_text"]
 
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 import train_grpo
 from grpo.__main__ import main as tool
 from grpo.task import prompts
-from grpo.task.prompts import THINK
+from grpo.task.prompts import THINK, XML
 from rewards import has_soft_format, has_strict_format
 
 MESSAGES = "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n{% endfor %}"
@@ -52,8 +52,7 @@ def test_what_a_rendered_prompt_begins_is_found(model, template, kwargs, prefill
         whole = prefill + "2 + 2 = 4\n</think>\n<answer>4</answer>\n" * ("</" not in prefill)
         assert has_strict_format(whole, THINK.completion) == ("</" not in prefill)
         assert has_soft_format(prefill + "<answer>4</answer>", THINK.completion) == ("</" in prefill)
-    xml = train_grpo.PROMPT_FORMATS["xml"]
-    assert prompts.prefilled(prompt, xml.completion) == ""  # that format has no such tag
+    assert prompts.prefilled(prompt, XML.completion) == ""  # that format has no such tag
 
 
 def argv(model, **flags):
