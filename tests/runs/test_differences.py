@@ -11,10 +11,10 @@ from grpo.runs.differences import between_processes, compare
 PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "rest of the script": "4"}
 # A setting or a part, and what another value or hash of it means
 MEANINGS = [
-    ("save_steps", NOTHING), ("output_dir", NOTHING), ("eval_steps", MEASURE), ("max_steps", LENGTH),
+    ("save_steps", NOTHING), ("output_dir", NOTHING), ("eval_split", MEASURE), ("max_steps", LENGTH),
     ("learning_rate", LEARNING), ("dataset_name", LEARNING), ("system_prompt", LEARNING), ("seed", CHECKPOINT),
     ("held-out questions", MEASURE), ("code of date_exact", LEARNING), ("tokens of the prompts", LEARNING),
-    ("exemplars", CHECKPOINT), ("weights to begin with", CHECKPOINT),
+    ("question template", CHECKPOINT), ("weights to begin with", CHECKPOINT),
 ]  # fmt: skip
 
 
