@@ -227,12 +227,12 @@ def experiment(config: Config) -> int:
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely
         say("Training (a loss near 0 is normal: watch the rewards)")
         trainer.train(resume_from_checkpoint=run.args.resume_from_checkpoint)
-        if not run.stopped:
+        if not run.stop.is_asked:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
             accuracy.measure_after()  # the same questions again
         run.end()
         trainer.create_model_card(run.output.name)  # TRL's, with the comparison, the rewards and the prompt
-    if run.args.push_to_hub and not run.stopped:  # after the run's end: a failed upload is not a failed run
+    if run.args.push_to_hub and not run.stop.is_asked:  # after the run's end: a failed upload is not a failed run
         hub.push(trainer)
     return run.exit_status
 

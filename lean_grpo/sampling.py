@@ -166,7 +166,7 @@ def complete(
         prompts: token ids; all prompts form one batch.
         ends: tokens that end a completion.
         sampling: None: greedy.
-        each_token: called after each token with the number of rows that leave the batch; it may raise to give up.
+        each_token: called after each token with the number of rows that leave the batch.
         asked: True if `reason_against` has no reason against this model, as the caller knows.
 
     Raises:

@@ -41,7 +41,7 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, cast
 
 import torch
@@ -90,12 +90,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         prefill: the start of the completion that the chat template already writes (`<think>\\n` in some). If you set
             it, rewards and logs get the whole text. TRL's completion lacks this start and fails format rewards (TRL
             issue 6966).
-        each_token: called after each token that our sampler draws; it may raise to give the rollout up.
     """
 
     args: GRPOConfig
     prefill = ""
-    each_token: Callable[[int], Any] = staticmethod(lambda rows: None)
     model: Any  # PreTrainedModel or PeftModel; never None once constructed
 
     def __init__(
@@ -248,7 +246,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         # the loss is computed under this autocast, too; an adapter's base model alone would not be
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             inputs = policy, self._tokenizer, prompt_ids, config.eos_token_id, config.max_new_tokens, drawn
-            return sampling.complete(*inputs, self.each_token, asked=True), None
+            return sampling.complete(*inputs, asked=True), None
 
     def _generation_config(self) -> GenerationConfig:
         """What `generate` would be given for the next rollout."""

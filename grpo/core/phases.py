@@ -20,11 +20,7 @@ class Phase:
 
 LOADING = Phase("loading", "a smaller model, load_in_4bit with use_peft, or a smaller vllm_gpu_memory_utilization")
 EVALUATION = Phase("the evaluation", "a smaller per_device_eval_batch_size", "this evaluation")
-SAMPLING = Phase(
-    "generation",
-    "fewer completions at once (steps_per_generation), or a smaller max_completion_length",
-    "this rollout",
-)
+SAMPLING = Phase("generation", "fewer completions at once (steps_per_generation), or a smaller max_completion_length")
 REWARDS = Phase("the rewards", "a smaller model in your reward")
 TRAINING_STEP = Phase("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true")
 OPTIMIZER_STEP = Phase("the optimizer step", "use_peft true, or optim adamw_bnb_8bit")

@@ -28,7 +28,7 @@ UNSHARDED = "no sharding"  # as `sharding` calls plain training, of one process 
 
 
 class GivenUp(KeyboardInterrupt):
-    """A signal during work that a resumed run repeats: an evaluation while training, or a rollout's sampling."""
+    """A signal during an evaluation while training, which a resumed run repeats."""
 
 
 def is_first_process() -> bool:
@@ -99,25 +99,11 @@ def largest(number: int) -> int:
     return number if state.num_processes == 1 else int(gather(torch.tensor([number], device=state.device)).max())
 
 
-def by_first_process(work: Callable[[], Any], window: contextlib.AbstractContextManager[Any] | None = None) -> Any:
-    """Return the result of `work`, which the first process alone does. All raise GivenUp if it does.
-
-    Args:
-        window: entered for the work, such as one in which a signal raises GivenUp.
-    """
+def by_first_process(work: Callable[[], Any]) -> Any:
+    """Return the result of `work`, which the first process alone does."""
     from accelerate.utils import broadcast_object_list
 
-    result, given_up = None, False
-    if is_first_process():
-        try:
-            with window or contextlib.nullcontext():
-                result = work()
-        except GivenUp:
-            given_up = True
-    result, given_up = broadcast_object_list([result, given_up])
-    if given_up:
-        raise GivenUp
-    return result
+    return broadcast_object_list([work() if is_first_process() else None])[0]
 
 
 def sharding(training: "GRPOConfig") -> str:
@@ -148,24 +134,18 @@ def first_difference(record: Any, compare: Callable[[Any, Any], str]) -> str:
     return next((f"process {rank} differs from the first in {words}" for rank, words in found if words), "")
 
 
-def by_all_processes(
-    work: Callable[[Sequence[int]], Mapping[int, Any]],
-    count: int,
-    window: contextlib.AbstractContextManager[Any] | None = None,
-) -> dict[int, Any]:
+def by_all_processes(work: Callable[[Sequence[int]], Mapping[int, Any]], count: int) -> dict[int, Any]:
     """Return the results of `work` on 0, …, count - 1, which the processes share. All raise GivenUp if one does.
 
     Args:
         work: returns the results of a share, or of its beginning, by their numbers.
-        window: entered for the work, such as one in which a signal raises GivenUp.
     """
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
     state, done, given_up = PartialState(), {}, False
     try:
-        with window or contextlib.nullcontext():
-            done = dict(work(range(state.process_index, count, state.num_processes)))
+        done = dict(work(range(state.process_index, count, state.num_processes)))
     except GivenUp:
         given_up = True
     shares = gather_object([(done, given_up)])

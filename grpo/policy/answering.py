@@ -71,7 +71,7 @@ class Policy:
 
         Args:
             draws: further answers to each, sampled as in rollouts. The global random state is kept.
-            check: called after each token; if it raises GivenUp in one process, all raise it.
+            check: called after each batch; if it raises GivenUp in one process, all raise it.
         """
         tokens = list(tokenized([row["prompt"] for row in rows], self.tokenizer, dict(self.template_kwargs)))
         answers = self.complete(tokens, check=check)
@@ -107,10 +107,6 @@ class Policy:
         done: list[tuple[int, list[int]]] = []
         given_up = False
 
-        def each_token(rows: int) -> None:
-            bar.update(rows)
-            check()
-
         try:
             with (
                 bar,
@@ -123,7 +119,8 @@ class Policy:
                 for start in range(0, len(share), self.batch_size):
                     batch = share[start : start + self.batch_size]
                     inputs = model, tokenizer, [prompts[index] for index in batch], ends, self.limit, sampling
-                    done += zip(batch, finish(*inputs, each_token), strict=True)
+                    done += zip(batch, finish(*inputs, bar.update), strict=True)
+                    check()
         except GivenUp:
             given_up = True
         if largest(given_up):

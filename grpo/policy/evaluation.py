@@ -7,7 +7,6 @@
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Scorer, reader_of
 from grpo.task.given import repeat, same_text
 from grpo.task.gold import alternatives
-
-Window = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass
@@ -62,29 +59,27 @@ class HeldOut:
         self,
         policy: Policy,
         check: Callable[[], Any] = lambda: None,
-        window: Window = contextlib.nullcontext,
     ) -> Evaluation:
         """Let a policy answer the questions greedily, and score the answers.
 
         If the judge needs gold answers and a question has none, there is no accuracy.
 
         Args:
-            check: called after each token; if it raises GivenUp in one process, all raise it.
-            window: makes a context for the user's functions, in which a signal raises GivenUp.
+            check: called after each batch of answers and each verdict; if it raises GivenUp in one process, all do.
         """
         start, task = time.perf_counter(), self.scorer.task
         answers = policy.answer(self.rows.to_list(), self.draws if self.draws > 1 else 0, check)
-        answers, error = judged(answers, self.scorer, window)
+        answers, error = judged(answers, self.scorer, check)
         notes: dict[str, Any] = {"judge": task.judge_name} if task.judge else {}
         if error:
             notes["judge_error"] = error
             say(f"note: {error}; this evaluation has no accuracy")
-        answers = self._rewarded(answers, window)
+        answers = self._rewarded(answers)
         if error or not all(task.can_judge(answer.row) for answer in answers):
             answers = [self._without_verdicts(answer) for answer in answers]
         return Evaluation({**summarize(answers), **notes, "seconds": round(time.perf_counter() - start, 2)}, answers)
 
-    def _rewarded(self, answers: list[Sample], window: Window) -> list[Sample]:
+    def _rewarded(self, answers: list[Sample]) -> list[Sample]:
         """Score answers with the rewards that apply to them, in the first process only.
 
         Unlike the judge, a reward sees all completions at once, and may compare them.
@@ -100,7 +95,7 @@ class HeldOut:
             say_faults(found)
             return found
 
-        return list(by_first_process(reward, window()))
+        return list(by_first_process(reward))
 
     def _without_verdicts(self, answer: Sample) -> Sample:
         draws = [self._without_verdicts(draw) for draw in answer.draws]
@@ -108,7 +103,7 @@ class HeldOut:
 
 
 def judged(
-    answers: Sequence[Sample], scorer: Scorer, window: Window = contextlib.nullcontext
+    answers: Sequence[Sample], scorer: Scorer, check: Callable[[], Any] = lambda: None
 ) -> tuple[list[Sample], str]:
     """Return answers and their draws with verdicts and formats, and the first error of the user's judge, or "".
 
@@ -129,11 +124,12 @@ def judged(
                 with own:
                     (sample,) = scorer.judge([asked[number]])
                 found[number] = sample
+                check()
                 if stops and sample.judge_fault:
                     break
         return found
 
-    verdicts = by_all_processes(judge, len(asked), window())
+    verdicts = by_all_processes(judge, len(asked))
     errors = [fault for number in sorted(verdicts) if (fault := verdicts[number].judge_fault)]
     places = {key: number for number, key in enumerate(each)}
 

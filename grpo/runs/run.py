@@ -1,13 +1,11 @@
 """Lock a run's directory, keep its record, and end it with one readable line, whatever the cause.
 
-A signal, an alarm or faulty rewards end a run before its last step. During training the end is requested here and
-happens at the end of a rollout (training/stopping.py); an evaluation, and a rollout that is still being sampled, are
-given up for a signal, since a resumed run repeats them. At any other time a signal ends the run at once.
+What ends a run before its last step asks `stop` for that (stop.py), and it happens at the end of a rollout
+(training/stopping.py).
 """
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -23,7 +21,7 @@ from accelerate.utils import broadcast_object_list
 
 from grpo.core import commands
 from grpo.core.checklist import Check
-from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of, users_mistake
+from grpo.core.errors import Interrupted, UserError, reason_of, users_mistake
 from grpo.core.functions import innermost
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.phases import LOADING, READING, Phase
@@ -35,8 +33,6 @@ from grpo.core.processes import (
     first_difference,
     forget_failure,
     is_first_process,
-    is_one_of_several,
-    largest,
     leave_failure,
     say,
     sharding,
@@ -49,16 +45,11 @@ from grpo.runs import checkpoints, directory, facts, record, resume, source
 from grpo.runs.differences import between_processes
 from grpo.runs.directory import Claim
 from grpo.runs.source import Source
+from grpo.runs.stop import BY_LAUNCHER, Stop, signal_name
 from grpo.task import prompts
 from grpo.task.task import Task
 
-# Ctrl-C, the system's, SLURM's before a time limit, and a closed terminal's
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
-
 CHECKPOINTING = "gradient_checkpointing", "activation_checkpointing"  # transformers' older and newer name
-# torchrun also sends SIGTERM to the other processes once one has ended
-BY_LAUNCHER = " by the launcher's SIGTERM: you stopped the run, or another process has ended; its own lines or the"
-BY_LAUNCHER += " launcher's say which"
 
 
 class Run:
@@ -78,11 +69,7 @@ class Run:
         record: `run.json` as this process has written it; None: it has not.
         step, planned: completed optimizer steps (None: it does not train), and steps of the whole run (0: unknown).
         best_step: the step of the final weights if they are those of the best checkpoint, else None.
-        ending: how the run ends before its last step, in the record's words; "" if nothing requested that.
-        status: the exit status for `ending`.
-        early: True if a callback ended training before its last step, which is an end like that of the last step.
-        training: True from the first optimizer step to the last, when a signal only requests the end.
-        signal: the number of the signal that this process received while training, 0 for none.
+        stop: whether it must end before its last step, and why.
         phase: what the run is doing, or was doing when it failed.
     """
 
@@ -100,13 +87,9 @@ class Run:
         self.step: int | None = checkpoints.step_of(self.checkpoint) if self.checkpoint else 0
         self.planned = 0
         self.best_step: int | None = None
-        self.ending, self.status, self.early = "", 0, False
-        self.training = False
-        self.signal = 0
-        self.phase, self._at_once = LOADING, False
+        self.phase = LOADING
+        self.stop = Stop(lambda: self.phase.repeated)
         self._trained = self._ended = False
-        self._taken: dict[int, Any] = {}  # handled signals → their earlier handlers
-        self._process, self._signalled = os.getpid(), False
 
     def _use(self, output: Path) -> None:
         """Write to this directory. Its number (`-2`, …) is in a default run name, too."""
@@ -128,23 +111,9 @@ class Run:
         self.notes.append(Check("ok", "checkpointing", finding))
 
     @property
-    def stopped(self) -> bool:
-        return bool(self.ending)
-
-    def request_stop(self, reason: str, status: int = STOPPED) -> None:
-        """Request the end of training at the end of the rollout, in all processes alike. The first reason counts."""
-        if not self.stopped:
-            self.ending = f"{'stopped' if status == STOPPED else 'interrupted'} by {reason}"
-            self.status = status
-
-    def end_early(self) -> None:
-        """Note that a callback, or the end of the data, ends training before its last step."""
-        self.early = True
-
-    @property
     def exit_status(self) -> int:
         """The first process' exit status in all processes, since torchrun kills the others if one fails."""
-        return self.status if is_first_process() else 0
+        return self.stop.status if is_first_process() else 0
 
     @contextlib.contextmanager
     def open(self, data: facts.Rows) -> Iterator[None]:
@@ -172,7 +141,7 @@ class Run:
                 self._use(output)
             self.facts = facts.facts_of(self.settings(), self.source.hashes, data, sharding(self.args))
             self._compare_processes()
-            with self._signals(), self._readable():
+            with self.stop.handling(), self._readable():
                 yield
 
     def _compare_processes(self) -> None:
@@ -244,12 +213,12 @@ class Run:
         self.phase = before
 
     def begin_training(self, planned: int) -> None:
-        self.training, self._trained, self.planned = True, True, planned
+        self.stop.training, self._trained, self.planned = True, True, planned
 
     def end(self, status: str = "finished") -> None:
         """Record how the run ended, write the report, and print the next steps."""
-        if self.stopped:
-            status = self.ending
+        if self.stop.is_asked:
+            status = self.stop.ending
         self._note(status)
         self._ended = True
         if is_first_process():
@@ -258,21 +227,21 @@ class Run:
                 contents.draw(self.output)
             except UserError as error:  # a broken file must not cost the results
                 say(f"note: no new report ({error})")
-            complete = self._trained and not self.stopped
+            complete = self._trained and not self.stop.is_asked
             say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))
-            if self.stopped:
+            if self.stop.is_asked:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
                 if self.record and self.record.weights_of_best:
                     say(f"These are the {self.record.weights_of_best}")
-                if self.early:
+                if self.stop.early:
                     resume = self.how_to_resume()
                     say(f"A callback ended training at step {self.step} of {self.planned}. {resume}")
                 say(self.next_steps(written))
 
     def _note(self, status: str) -> None:
         if self.record:
-            best = None if self.stopped else self.best_step
+            best = None if self.stop.is_asked else self.best_step
             seconds = time.perf_counter() - self.config.started
             self.record = self.record.ended(status, seconds, self.step, self.planned, best)
             self.record.write(self.output)
@@ -304,82 +273,6 @@ class Run:
             lines.append(f"  publish it       {commands.tool('publish', run, f'your-name/{name}')}")
         return "\n".join(lines)
 
-    # Signals
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle SIGNALS: while training they request the end, at other times they raise Interrupted.
-
-        A second signal has its usual effect. Ignored signals (nohup) stay ignored. Only the main thread of a process
-        can handle signals; elsewhere this does nothing.
-        """
-        with contextlib.suppress(ValueError):  # not the main thread
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._taken[number] = signal.signal(number, self._take)
-        try:
-            yield
-        finally:
-            for taken, handler in self._taken.items():
-                signal.signal(taken, handler or signal.SIG_DFL)
-
-    def _take(self, signum: int, frame: Any) -> None:
-        if os.getpid() != self._process:  # in a data loader's worker, a fork of this process
-            if signum != signal.SIGINT:  # the parent handles Ctrl-C, and needs the worker to finish the step
-                signal.signal(signum, signal.SIG_DFL)
-                signal.raise_signal(signum)
-            return
-        launched = "TORCHELASTIC_RUN_ID" in os.environ
-        if launched and self._signalled:  # torchrun forwards signals that its processes already have
-            return
-        self._signalled = True
-        for number, handler in self._taken.items() if not launched else ():
-            signal.signal(number, handler or signal.SIG_DFL)  # a second signal has its usual effect
-        of_launcher = is_one_of_several() and signum == signal.SIGTERM
-        if not self.training:
-            raise Interrupted(BY_LAUNCHER if of_launcher else f" by {signal_name(signum)}", 128 + signum)
-        self.signal = signum
-        # where a process has failed, nothing will be saved
-        if is_first_process() and not (of_launcher and failure_left()):
-            repeated = self.phase.repeated
-            reaction = f"giving up {repeated}" if repeated else "finishing this rollout's steps"
-            text = f"\n{signal_name(signum)}: {reaction}, then saving"
-            text += ", unless another process has ended" if of_launcher else ""
-            text += "; torchrun kills it after its --shutdown-timeout (30 seconds by default)" if launched else ""
-            os.write(2, f"{text}\n".encode())  # print() may already be in the middle of a line
-        if self._at_once:
-            raise GivenUp
-
-    def check(self, *_: Any) -> None:
-        """Raise GivenUp if this process has received a signal while training."""
-        if self.training and self.signal:
-            raise GivenUp
-
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Let a signal while training raise GivenUp here, whatever runs, such as a user's function."""
-        self._at_once = self.training
-        try:
-            self.check()
-            yield
-        finally:
-            self._at_once = False
-
-    def check_all(self) -> None:
-        """Raise GivenUp in all processes if any of them has received a signal while training."""
-        if self.training and largest(self.signal):
-            raise GivenUp
-
-    def stop_for_signal(self) -> None:
-        """Request the end in all processes if any of them has received a signal."""
-        if number := largest(self.signal):
-            self.request_stop(signal_name(number), 128 + number)
-
-    def end_for_signal(self) -> None:
-        """Raise Interrupted for a signal that came too late to end training early."""
-        if self.signal and not self.stopped:
-            raise Interrupted(f" by {signal_name(self.signal)}", 128 + self.signal)
-
     # Errors
 
     @contextlib.contextmanager
@@ -388,19 +281,19 @@ class Run:
         try:
             yield
         except KeyboardInterrupt as error:
-            self._signalled = True  # torchrun's SIGTERM may follow
-            number = self.signal if isinstance(error, GivenUp) else signal.SIGINT
+            self.stop.has_told = True  # torchrun's SIGTERM may follow
+            number = self.stop.signal if isinstance(error, GivenUp) else signal.SIGINT
             by = str(error) or f" by {signal_name(number)}"
             if by == BY_LAUNCHER and (failed := failure_left()):
                 raise self._of_another(*failed) from None
             self._break_off(f"interrupted{by}")
             what_next = self.how_to_resume()
             compared = self._trained and (self.output / "comparison.json").exists()  # a resumed run moves the old one
-            if (self._ended or compared) and not self.stopped:
+            if (self._ended or compared) and not self.stop.is_asked:
                 what_next = f"The run had ended, and its results are saved. {self._how_to_report()}"
             raise Interrupted(f"{by}. {what_next}", getattr(error, "status", 128 + number)) from None
         except Exception as error:
-            self._signalled = True
+            self.stop.has_told = True
             line = str(error) if isinstance(error, UserError) else self._explanation(error)
             if line == LOST and (failed := failure_left()):
                 raise self._of_another(*failed) from error
@@ -417,10 +310,10 @@ class Run:
         return self._failure(line, process)
 
     def _failure(self, line: str, process: int | None = None) -> UserError:
-        return UserError(f"{line}. {self.how_to_resume()}" if self.training else line, process)
+        return UserError(f"{line}. {self.how_to_resume()}" if self.stop.training else line, process)
 
     def _break_off(self, status: str) -> None:
-        if self.training and sys.stderr.isatty():
+        if self.stop.training and sys.stderr.isatty():
             print(file=sys.stderr)  # end the progress bar's line
         with contextlib.suppress(OSError, ValueError):  # the disk may be full
             if not self._ended:  # then only its report and its card are missing
@@ -493,8 +386,3 @@ def functions_of(
     functions = {name: config.functions["reward_funcs"].get(name) or innermost(rewards[name]) for name in rewards}
     functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
     return functions | ({"prepare": task.prepare} if task.prepare else {})
-
-
-def signal_name(signum: int) -> str:
-    """Return a signal's name for messages: `Ctrl-C`, `SIGTERM`, …"""
-    return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name

@@ -1,6 +1,5 @@
 """Evaluate a run's policy on held-out questions: before, while and after it trains."""
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from grpo.core.errors import UserError
 from grpo.core.jsonfiles import append_line, read_object, write_json
 from grpo.core.kinds import is_number
 from grpo.core.phases import EVALUATION
-from grpo.core.processes import GivenUp, is_first_process, say, show
+from grpo.core.processes import is_first_process, say, show
 from grpo.core.text import decimals
 from grpo.data.dataset import Data
 from grpo.policy.answering import Policy
@@ -22,6 +21,7 @@ from grpo.results import comparison
 from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
 from grpo.results.samples import file_of, read_samples
+from grpo.runs.resume import FOLLOW_A_METRIC
 from grpo.runs.run import Run
 from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Scorer
@@ -89,7 +89,7 @@ class AccuracyCurve(OfTrainer):
         run, trainer, before = self.run, self.trainer, self.before
         if before is None:
             return
-        run.end_for_signal()
+        run.stop.after_training()
         step = trainer.weights_step
         last = self.after if step == trainer.state.global_step else None
         after = last or self._evaluate(self.held_out)
@@ -108,10 +108,13 @@ class AccuracyCurve(OfTrainer):
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
         trainer, task = self.trainer, held_out.scorer.task
+        # a schedule that follows a measure must get it, and waits
+        follows = str(trainer.args.lr_scheduler_type) in FOLLOW_A_METRIC
+        check = (lambda: None) if follows else self.run.stop.after_batch
         with self.run.during(EVALUATION), sharding.whole(trainer) as model:
             tokenizer: Any = trainer.processing_class
             policy = Policy.in_training(model, tokenizer, trainer.args, task.prompt.prefill)
-            evaluation = held_out.evaluate(policy, self.run.check, self.run.at_once)
+            evaluation = held_out.evaluate(policy, check)
         evaluation.summary["measure"] = self.run.measure
         return evaluation
 
@@ -129,8 +132,7 @@ class AccuracyCurve(OfTrainer):
             line = {"step": 0, "measure": self.run.measure, **logged(self.before.summary)}
             append_line(self.run.output / "metrics.jsonl", line)
         if _is_due(args, state) and self._measured["step"] < state.global_step:
-            with contextlib.suppress(GivenUp):
-                self.trainer.consider_checkpoint()  # its run ended before this evaluation
+            self.trainer.consider_checkpoint()  # its run ended before this evaluation
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.eval_strategy != "no":
@@ -143,7 +145,6 @@ class AccuracyCurve(OfTrainer):
             return {}
         ends = state.global_step >= state.max_steps
         held_out = self.held_out if ends else dataclasses.replace(self.held_out, draws=1)  # greedy answers alone
-        self.run.check_all()
         evaluation = self._evaluate(held_out)
         self.after = evaluation if ends else None
         self._log(evaluation.summary)

@@ -38,12 +38,12 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data, perfect: Mapping[str, flo
         perfect: each reward's value for a perfect completion, by logged name.
     """
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
-    skip = SkipNonFiniteSteps(run.request_stop)
+    skip = SkipNonFiniteSteps(run.stop.ask)
     return [
         MetricsFile(run),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
-        Watch(run.output, skip, run.request_stop, run.config.script.stop_on_alarm),
+        Watch(run.output, skip, run.stop.ask, run.config.script.stop_on_alarm),
         StopAtRolloutEnd(run),  # last, to see the requests of the others
         Progress(scorer.rewards, console.golds_of(data.train), scorer.task, dict(perfect)),
     ]

@@ -11,12 +11,11 @@ Private members of transformers that this module overrides or uses, and the test
     _init_training_state           training/test_best.py::test_the_best_checkpoint_moves_with_its_run
     _load_best_model               training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
     _finalize_training             training/test_best.py::test_what_is_said_is_of_the_weights_that_are_saved
-    _load_rng_state                training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
+    _load_rng_state                training/test_stopping.py::test_a_signal_ends_a_run_that_continues_exactly
     _load_scaler                   test_security.py::test_a_checkpoint_runs_no_code_at_a_resume
 """
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -31,7 +30,6 @@ from grpo.core.processes import say
 from grpo.results.measures import is_of_evaluation
 from grpo.runs import checkpoints, pickles
 from grpo.runs.run import Run
-from grpo.scoring.guard import keep_random_states
 from grpo.training.causes import History
 from lean_grpo import LeanGRPOTrainer
 
@@ -71,7 +69,6 @@ class SealedCheckpoints(LeanGRPOTrainer):
         self.run, self.sealed = run, sealed
         super().__init__(*args, **kwargs)
         self.best_step: int | None = None
-        self._restore_random_states: Callable[[], None] | None = None
         self._own_options: list[dict[str, Any]] = []
         self._own_rates: list[Any] = []
         self._reading: contextlib.ExitStack | None = None
@@ -83,10 +80,6 @@ class SealedCheckpoints(LeanGRPOTrainer):
             if found := fault(state, SAVED_STATE):
                 raise ValueError(f"{checkpoints.STATE}: {found}")
             pickles.check(Path(checkpoint))
-
-    def keep_random_states(self) -> None:
-        """Keep the random states of this step's end, which a checkpoint of it has."""
-        self._restore_random_states = keep_random_states()
 
     @property
     def at_boundary(self) -> bool:

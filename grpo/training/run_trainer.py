@@ -11,10 +11,6 @@ one changes:
     _logs                          training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
     _get_train_sampler             training/test_resumed.py::test_a_resumed_run_ends_as_the_uninterrupted_one
     _run_epoch                     training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
-    _generate_single_turn          training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
-    _maybe_log_save_evaluate       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
-    _load_rng_state                training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
-    _tr_loss                       training/test_stopping.py::test_a_signal_ends_work_that_is_repeated
 """
 
 import contextlib
@@ -38,7 +34,6 @@ from grpo.policy import templates
 from grpo.policy.loading import digest_of_configuration, digest_of_weights
 from grpo.report import card, hub, trackers
 from grpo.results.measures import LENIENT
-from grpo.runs import checkpoints
 from grpo.runs.run import Run
 from grpo.scoring import registry
 from grpo.scoring.guard import RewardGuard, random_states_kept
@@ -96,7 +91,7 @@ class RunTrainer(SealedCheckpoints):
         rewards = list(scorer.rewards.values())
         super().__init__(run, scorer.task.record(), model, rewards, *args, callbacks=[*callbacks], **kwargs)
         self.scorer, self.measure = scorer, measure
-        self.prefill, self.each_token = scorer.task.prompt.prefill, run.check
+        self.prefill = scorer.task.prompt.prefill
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self._rollouts_of = "", 0  # a step, and how many of its rollouts were scored before
         self.solved = torch.zeros(0)
@@ -181,57 +176,26 @@ class RunTrainer(SealedCheckpoints):
             super().log(logs, *args, **kwargs)
         self.log_completions = shows
 
-    # Signals
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """Like LeanGRPOTrainer's; all processes raise GivenUp if one of them has received a signal."""
-        sampled = None
-        with contextlib.suppress(GivenUp):
-            sampled = super()._generate_single_turn(*args, **kwargs)
-        self.run.check_all()
-        return sampled
-
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True  # transformers would take a step beyond a finished run's end
             return
-        try:
-            super()._run_epoch(*args, **kwargs)
-        except GivenUp:  # while a rollout was sampled: no weight has changed since the last step
-            if self._restore_random_states:
-                self._restore_random_states()
-            elif kwargs["resume_from_checkpoint"]:  # nor has any since this checkpoint
-                self._load_rng_state(kwargs["resume_from_checkpoint"])
-            kept = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
-            self._end_here(self._tr_loss, None, **{key: kwargs[key] for key in kept})
-
-    def _end_here(self, *args: Any, **kwargs: Any) -> None:
-        """End training at the last step, with its checkpoint."""
-        step, control = self.state.global_step, self.control
-        self.run.stop_for_signal()
-        control.should_training_stop = control.should_log = True
-        control.should_evaluate = False
-        control.should_save = step > 0 and not checkpoints.is_sealed(self._checkpoint(step))
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Like transformers', but a signal ends an evaluation."""
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        except GivenUp:  # `metric_for_best_model` has no value for this step
-            step = self.state.global_step
-            if self.args.metric_for_best_model:
-                say(f"note: the evaluation at step {step} is given up, so this step cannot be the best")
-            self.control.should_evaluate = False
-            if step >= self.state.max_steps:
-                super()._maybe_log_save_evaluate(*args, **kwargs)
-            elif self.at_boundary:
-                self._end_here(*args, **kwargs)
+        super()._run_epoch(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Measure the policy on the held-out questions; TRL would sample a group for each of them."""
-        metrics = self.measure()
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        """Measure the policy on the held-out questions; TRL would sample a group for each of them.
+
+        A signal ends the evaluation, which then has no measures, and the run with this step's checkpoint.
+        """
+        metrics: dict[str, float] = {}
+        with contextlib.suppress(GivenUp):
+            metrics = self.measure()
+        if self.state.global_step < self.state.max_steps:
+            self.run.stop.after_step()
+        if self.run.stop.is_asked and self.at_boundary:
+            self.control.should_training_stop = self.control.should_save = True
+        if metrics:
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     # Rewards

@@ -30,30 +30,29 @@ class StopAtRolloutEnd(OfTrainer):
         self.trainer.callback_handler.callbacks = sorted(callbacks, key=lambda callback: callback is self)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.run.training, self.run.best_step = False, self.trainer.best_step
+        self.run.stop.training, self.run.best_step = False, self.trainer.best_step
         if state.global_step < state.max_steps:  # without a known reason, the data may have ended
-            self.run.end_early()
+            self.run.stop.early = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.step = state.global_step
         if state.global_step < state.max_steps:  # the last weights are kept, and what follows them is interrupted
-            self.run.stop_for_signal()
+            self.run.stop.after_step()
         self._due |= control.should_save
         self._take_over(state, control)
         control.should_save = self._due and self._may_end(state)
         if self._may_end(state):
             self._due = False
-            self.trainer.keep_random_states()
-            if self.run.stopped or self.run.early:
+            if self.run.stop.is_asked or self.run.stop.early:
                 control.should_training_stop = control.should_save = True
-        control.should_evaluate &= self.run.status < 128  # a signal does not wait for an evaluation
+        control.should_evaluate &= self.run.stop.status < 128  # a signal does not wait for an evaluation
         # checkpoints lack metrics that wait for a log, and a run must log all of its steps
         control.should_log |= control.should_save or state.global_step >= state.max_steps
 
     def _after_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._take_over(state, control) and self._may_end(state):
             control.should_save = True  # saving comes after these events
-        control.should_evaluate &= self.run.status < 128
+        control.should_evaluate &= self.run.stop.status < 128
 
     on_log = on_evaluate = on_epoch_end = _after_step
 
@@ -62,9 +61,9 @@ class StopAtRolloutEnd(OfTrainer):
 
     def _take_over(self, state: TrainerState, control: TrainerControl) -> bool:
         """Postpone another callback's request to end until the end of a rollout. Return True if there is one."""
-        known = self.run.stopped or self.run.early
+        known = self.run.stop.is_asked or self.run.stop.early
         requested = control.should_training_stop and state.global_step < state.max_steps and not known
         if requested:
-            self.run.end_early()
+            self.run.stop.early = True
         control.should_training_stop &= self._may_end(state)
         return requested

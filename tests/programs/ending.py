@@ -66,7 +66,7 @@ def main():
             run.record = RunRecord(status="running", sessions=[{"from_step": 0}])
             run.record.write(run.output)
         largest(0)
-        run.training = phase == "training"
+        run.stop.training = phase == "training"
         Path("ready").touch()
         DONE[ways[int(os.environ["RANK"])]]()
     return 0

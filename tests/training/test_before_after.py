@@ -11,6 +11,7 @@ from helpers_samples import answered
 import train_grpo
 from grpo.policy.evaluation import Evaluation, HeldOut
 from grpo.results.summary import summarize
+from grpo.runs.stop import Stop
 from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Scorer
 from grpo.task import Task
@@ -54,7 +55,7 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
         weights_step=12,
         scorer=Scorer(Task(XML), {}, {}),
     )
-    run = SimpleNamespace(output=tmp_path, end_for_signal=lambda: None)
+    run = SimpleNamespace(output=tmp_path, stop=Stop())
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
     AccuracyCurve.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
     compared = json.loads((tmp_path / "comparison.json").read_text())

@@ -15,10 +15,10 @@ from helpers_runs import LEARNS, run_in
 import train_grpo
 from grpo.core import phases
 from grpo.core.errors import Interrupted, UserError
-from grpo.core.processes import GivenUp, by_all_processes, by_first_process
+from grpo.core.processes import GivenUp, by_all_processes
 from grpo.policy.evaluation import HeldOut
 from grpo.results.record import RunRecord
-from grpo.runs import checkpoints
+from grpo.runs import checkpoints, stop
 from grpo.runs import run as runs
 from grpo.training import callbacks
 from grpo.training.run_trainer import RunTrainer
@@ -189,10 +189,10 @@ def end_step(callback, step=4, due=False):
 
 def test_the_first_reason_to_stop_counts(tmp_path):
     run, callback, _ = stopping(tmp_path)
-    run.request_stop("faulty rewards")
-    run.request_stop("an alarm")
+    run.stop.ask("faulty rewards")
+    run.stop.ask("an alarm")
     asked = end_step(callback, due=False)
-    assert (run.ending, run.status) == ("stopped by faulty rewards", 3)
+    assert (run.stop.ending, run.stop.status) == ("stopped by faulty rewards", 3)
     assert asked.should_training_stop and asked.should_save
 
 
@@ -201,7 +201,7 @@ def test_another_callbacks_request_to_end_waits_for_the_rollouts_end(tmp_path):
     state = SimpleNamespace(global_step=4, max_steps=8)
     asked = SimpleNamespace(should_save=False, should_training_stop=True, should_evaluate=True)
     callback.on_evaluate(None, state, asked)
-    assert run.early and not asked.should_training_stop  # step 4 is amid a rollout
+    assert run.stop.early and not asked.should_training_stop  # step 4 is amid a rollout
     trainer._step = 6
     ended = end_step(callback, step=6)
     assert ended.should_training_stop and ended.should_save
@@ -213,7 +213,7 @@ def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path):
     for step in range(1, 9):
         trainer._step = step
         if step == 4:
-            run.request_stop("an alarm")
+            run.stop.ask("an alarm")
         asked = end_step(callback, step, due=step % 2 == 0)
         saved += [step] * asked.should_save
         stopped += [step] * asked.should_training_stop
@@ -226,16 +226,16 @@ def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path):
 def test_a_signal_to_one_process_ends_all_of_them(tmp_path, monkeypatch):
     run, callback, _ = stopping(tmp_path)
     assert end_step(callback).should_evaluate
-    monkeypatch.setattr("grpo.runs.run.largest", lambda own: signal.SIGTERM)
+    monkeypatch.setattr("grpo.runs.stop.largest", lambda own: signal.SIGTERM)
     asked = end_step(callback)
     assert asked.should_training_stop and not asked.should_evaluate
-    assert (run.ending, run.status) == ("interrupted by SIGTERM", 143)
+    assert (run.stop.ending, run.stop.status) == ("interrupted by SIGTERM", 143)
 
 
 @pytest.mark.parametrize(
     ("phase", "reaction"),
     [
-        (phases.SAMPLING, "giving up this rollout"),
+        (phases.SAMPLING, "finishing this rollout's steps"),
         (phases.EVALUATION, "giving up this evaluation"),
         (phases.REWARDS, "finishing this rollout's steps"),
         (phases.SAVING, "finishing this rollout's steps"),
@@ -243,9 +243,9 @@ def test_a_signal_to_one_process_ends_all_of_them(tmp_path, monkeypatch):
 )
 def test_a_signal_says_whether_it_gives_up_the_runs_phase(tmp_path, capfd, phase, reaction):
     run, _, _ = stopping(tmp_path)
-    run.training = True
+    run.stop.training = True
     with run.during(phase):
-        run._take(signal.SIGTERM, None)
+        run.stop.take(signal.SIGTERM)
     assert capfd.readouterr().err == f"\nSIGTERM: {reaction}, then saving\n"
 
 
@@ -255,10 +255,11 @@ def under_torchrun(tmp_path, monkeypatch):
 
     def begin(*failed, training=False):
         run = stopping(tmp_path)[0]
-        run.record, run.training = RunRecord(status="running", sessions=[{"from_step": 0}]), training
+        run.record, run.stop.training = RunRecord(status="running", sessions=[{"from_step": 0}]), training
         for name, value in {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "none"}.items():
             monkeypatch.setenv(name, str(value))
-        monkeypatch.setattr(runs, "failure_left", lambda: failed or None)
+        for module in (runs, stop):
+            monkeypatch.setattr(module, "failure_left", lambda: failed or None)
         return run
 
     return begin
@@ -270,18 +271,22 @@ def under_torchrun(tmp_path, monkeypatch):
         (
             signal.SIGTERM,
             (),
-            "\nSIGTERM: giving up this rollout, then saving, unless another process has ended; torch",
+            "\nSIGTERM: finishing this rollout's steps, then saving, unless another process has ended; torch",
         ),
         (signal.SIGTERM, (1, "out of memory"), ""),
-        (signal.SIGINT, (1, "out of memory"), "\nCtrl-C: giving up this rollout, then saving; torchrun"),  # yours
+        (
+            signal.SIGINT,
+            (1, "out of memory"),
+            "\nCtrl-C: finishing this rollout's steps, then saving; torchrun",
+        ),  # yours
     ],
 )
 def test_no_checkpoint_is_promised_where_another_process_has_ended(under_torchrun, capfd, number, failed, said):
     run = under_torchrun(*failed, training=True)
     with run.during(phases.SAMPLING):
-        run._take(number, None)
+        run.stop.take(number)
     err = capfd.readouterr().err
-    assert err.startswith(said) and bool(err) == bool(said) and run.signal == number
+    assert err.startswith(said) and bool(err) == bool(said) and run.stop.signal == number
 
 
 OF_LAUNCHER = "by the launcher's SIGTERM: you stopped the run, or another process has ended"
@@ -301,7 +306,7 @@ def test_torchruns_sigterm_outside_of_training_may_not_be_yours(
 ):
     run = under_torchrun(*failed)
     with pytest.raises(UserError if failed else Interrupted) as ended, run._readable():
-        run._take(number, None)
+        run.stop.take(number)
     assert str(ended.value).startswith(said) and status(tmp_path).startswith(recorded)
     assert getattr(ended.value, "process", None) == (1 if failed else None)
 
@@ -316,28 +321,29 @@ def test_why_another_process_has_failed_is_recorded(tmp_path, under_torchrun):
 def test_a_signal_after_a_failure_does_not_hide_it(under_torchrun, monkeypatch):
     """torchrun's, which comes once the other process has ended."""
     run = under_torchrun()
-    monkeypatch.setattr(run, "_note", lambda status: run._take(signal.SIGTERM, None))
+    monkeypatch.setattr(run, "_note", lambda status: run.stop.take(signal.SIGTERM))
     with pytest.raises(UserError, match="another process of this run has ended"), run._readable():
         raise RuntimeError(CLOSED)
 
 
-# --- While work is done that a resumed run repeats
+# --- In a rollout, an evaluation, a checkpoint
 
 REPEATS = {**LEARNS, "max_steps": "4", "eval_samples": "4", "max_samples": "30", "max_completion_length": "12"}
 REPEATS |= {"logging_steps": "1", "save_steps": "3"}
-BY_EPOCHS = {"eval_strategy": "epoch", "max_samples": "8", "eval_samples": "4"}
-# After step 2: the settings, the function that the signal meets, in which of its calls, and the work that is given up
-MOMENTS = {
-    "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, "giving up this evaluation"),
-    "rewards of answers": ({"eval_every": "2"}, "grpo.scoring.guard.score", 2, "giving up this evaluation"),
-    "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, "giving up this rollout"),
+# The settings, the function that the signal meets, in which of its calls, what is said, and the step of the checkpoint
+FINISHED, GIVEN_UP = "finishing this rollout's steps", "giving up this evaluation"
+MOMENTS = {  # preflight calls each of five rewards, and the evaluation before training all of them once
+    "answers": ({"eval_every": "2"}, "grpo.policy.answering.complete", 2, GIVEN_UP, 2),
+    "rewards of answers": ({"eval_every": "2"}, "grpo.scoring.scorer.Scorer.reward", 9, GIVEN_UP, 2),
+    "a rollout": ({"eval_every": "2"}, "lean_grpo.sampling.complete", 3, FINISHED, 3),
     "a rollout by generate": (
         {"repetition_penalty": "1.1"},
         "trl.trainer.grpo_trainer.GRPOTrainer._generate_single_turn",
         3,
-        "giving up this rollout",
+        FINISHED,
+        3,
     ),
-    "a checkpoint": ({"save_steps": "2"}, "grpo.runs.checkpoints.seal", 1, "finishing this rollout's steps"),
+    "a checkpoint": ({"save_steps": "2"}, "grpo.runs.checkpoints.seal", 1, FINISHED, 3),
 }
 
 
@@ -352,8 +358,8 @@ def trained(run):
 @pytest.mark.parametrize(
     "moment", [pytest.param(name, marks=[pytest.mark.slow] * (name != "a rollout")) for name in MOMENTS]
 )
-def test_a_signal_ends_work_that_is_repeated(tiny_run, monkeypatch, capfd, moment):
-    settings, name, call, work = MOMENTS[moment]
+def test_a_signal_ends_a_run_that_continues_exactly(tiny_run, monkeypatch, capfd, moment):
+    settings, name, call, said, step = MOMENTS[moment]
     flags, (owner, _, attribute) = tiny_run(**REPEATS | settings), name.rpartition(".")
     assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
     original, calls = pydoc.locate(name), []
@@ -367,8 +373,8 @@ def test_a_signal_ends_work_that_is_repeated(tiny_run, monkeypatch, capfd, momen
     with monkeypatch.context() as patched:
         patched.setattr(pydoc.locate(owner), attribute, interrupted)
         assert train_grpo.main(flags) == 143
-    assert len(calls) == call and f"SIGTERM: {work}, then saving" in capfd.readouterr().err
-    assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), []) and status() == "interrupted by SIGTERM"
+    assert f"SIGTERM: {said}, then saving" in capfd.readouterr().err and status() == "interrupted by SIGTERM"
+    assert checkpoints.newest(Path("run")) == (Path(f"run/checkpoint-{step}"), [])
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     assert_same(trained("run"), trained("whole"))
 
@@ -381,31 +387,15 @@ def test_a_signal_in_the_curves_last_evaluation_keeps_the_weights(tiny_run, monk
     assert not Path("run/eval_after.json").exists()
 
 
-def test_all_processes_learn_that_the_first_gave_up(tmp_path):
-    run, _, _ = stopping(tmp_path)
-    run.training = True
-
-    def user_code():
-        run._take(signal.SIGTERM, None)
-        return "never"
-
-    with pytest.raises(GivenUp):
-        by_first_process(user_code, run.at_once())
-    with pytest.raises(GivenUp):  # it does not begin
-        by_first_process(lambda: pytest.fail("it began"), run.at_once())
-    assert by_first_process(lambda: "done") == "done"
-
-
 def test_all_processes_learn_that_one_gave_up_its_share(tmp_path):
     run, _, _ = stopping(tmp_path)
-    run.training = True
+    run.stop.training = True
 
-    def user_code(share):
-        run._take(signal.SIGTERM, None)
-        return dict.fromkeys(share)
+    def share_of(numbers):
+        run.stop.take(signal.SIGTERM)
+        run.stop.after_batch()
+        return dict.fromkeys(numbers)
 
     with pytest.raises(GivenUp):
-        by_all_processes(user_code, 3, run.at_once())
-    with pytest.raises(GivenUp):  # it does not begin
-        by_all_processes(lambda share: pytest.fail("it began"), 3, run.at_once())
+        by_all_processes(share_of, 3)
     assert by_all_processes(lambda share: {number: number**2 for number in share}, 3) == {0: 0, 1: 1, 2: 4}
