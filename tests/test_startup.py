@@ -96,7 +96,7 @@ PACKAGES = {name: f"hides the package {name}" for name in ("datasets", "torch", 
         ("a tool", "packaging", "hides the package packaging"),
     ],
 )
-@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+@pytest.mark.parametrize("form", ["{}.py", pytest.param("{}/__init__.py", marks=pytest.mark.slow)])
 def test_a_module_that_hides_another_is_one_line(module, what, form, start):
     """Found as a traceback from amid the libraries."""
     own_folder()
@@ -117,7 +117,7 @@ def test_a_grpo_py_is_named_as_what_hides_grpo():
     assert done.stderr == f"error: grpo is hidden by {Path('grpo.py').absolute()}: rename that file\n"
 
 
-@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+@pytest.mark.parametrize("form", ["{}.py", pytest.param("{}/__init__.py", marks=pytest.mark.slow)])
 def test_modules_that_no_library_imports_are_no_mistake(form):
     own_folder()
     for name in ("utils", "test", "evaluate", "my_task", "turtle", "wave", "this", "cmd", "faiss"):
@@ -138,7 +138,7 @@ def test_what_only_the_users_own_code_imports_is_theirs():
     assert python("mine.py", directory=".", PYTHONPATH=str(ROOT)).stdout == "3\n"
 
 
-@pytest.mark.parametrize("named", [".", "over"])
+@pytest.mark.parametrize("named", [".", pytest.param("over", marks=pytest.mark.slow)])
 def test_what_a_user_has_named_in_pythonpath_hides_nothing(named):
     """An overlay by `pip install --target`, or the source of a library."""
     own_folder()

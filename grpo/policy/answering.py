@@ -146,7 +146,7 @@ def complete_by_generate(
     ends: Sequence[int],
     max_new_tokens: int,
     sampling: Sampling | None = None,
-    each_token: Callable[[int], Any] = lambda rows: None,
+    done: Callable[[int], Any] = lambda rows: None,
 ) -> list[list[int]]:
     """Like `lean_grpo.sampling.complete`, for models that it does not support (`reason_against`).
 
@@ -155,14 +155,10 @@ def complete_by_generate(
     config = configuration(tokenizer, ends, max_new_tokens, sampling)
     padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
 
-    def going_on(ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        each_token(0)
-        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # none stops here
-
-    inputs = {**padded.to(model.device), "stopping_criteria": [going_on], "tokenizer": tokenizer}
+    inputs = {**padded.to(model.device), "tokenizer": tokenizer}
     with one_line("model.generate cannot answer (", "); change the model's generation_config.json", REFUSALS):
         output = model.generate(**inputs, generation_config=config)
-    each_token(len(prompts))
+    done(len(prompts))
     strings, start = merged(model, config).stop_strings, padded["input_ids"].shape[1]
     stops = StopStringCriteria(tokenizer, strings) if strings else lambda ids, scores: [False]
     found = []

@@ -1,5 +1,6 @@
 """Small trainers on completions that follow from their prompts: stock's and ours, their gradients, their logs."""
 
+import inspect
 import random
 from collections import Counter
 from dataclasses import replace
@@ -123,7 +124,8 @@ def make_trainer(
     if isinstance(model, str | Path):
         model = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
     scoring = {"reward_funcs": reward}
-    if issubclass(trainer_class, RunTrainer):
+    kind = inspect.unwrap(trainer_class)  # of a function that makes one
+    if isinstance(kind, type) and issubclass(kind, RunTrainer):
         rewards = {logged_name(one): one for one in (reward if isinstance(reward, list) else [reward])}
         task = replace(task, prompt=replace(task.prompt, chat=not isinstance(prompts[0], str)))
         scorer = Scorer(task, rewards, dict.fromkeys(rewards, 1.0))

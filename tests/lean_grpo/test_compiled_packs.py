@@ -141,6 +141,7 @@ def values_and_gradients(model, layers, autocast=False):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(
     ("name", "adapter", "autocast"),
@@ -211,7 +212,7 @@ def test_the_plan_has_the_steps_and_rollouts_of_the_run(settings, tiny_model, tm
     )
 
 
-@pytest.mark.parametrize("agrees", [True, False])
+@pytest.mark.parametrize("agrees", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_trainer_compiles_what_agrees_with_its_trial(agrees, tiny_model, tmp_path, monkeypatch, capsys):
     """The gradient is that without; compiled layers that compute something else are not used."""
     monkeypatch.setattr(attention, "kernel", lambda *given: FLASH)
@@ -246,6 +247,7 @@ def test_checkpointed_layers_that_are_recomputed_as_they_are_stay_so(tiny_model,
         assert bool(trainer._layers) is not checkpointing and (said in capsys.readouterr().out) is checkpointing
 
 
+@pytest.mark.slow
 def test_a_reference_model_is_compiled_where_the_policy_is(tiny_model, tmp_path, monkeypatch):
     """Otherwise the two would round differently, and the divergence would begin above 0."""
     monkeypatch.setattr(attention, "kernel", lambda *given: FLASH)

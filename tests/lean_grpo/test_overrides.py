@@ -158,6 +158,7 @@ def tripled(loss, wraps):
 )
 def test_a_method_of_the_object_is_obeyed_from_then_on(tiny_model, tmp_path, capsys, name, wraps, after, base):
     def replacing(cls):
+        @functools.wraps(cls, updated=())
         def made(*args, **kwargs):
             class Replace(TrainerCallback):
                 def on_step_begin(self, args, state, control, **kwargs):

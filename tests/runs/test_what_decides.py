@@ -78,7 +78,12 @@ CHANGES = {  # settings of the resumed run, and what it says has changed
 }
 
 
-@pytest.mark.parametrize("case", CHANGES)
+FAST = ("the code of the judge", "nothing that is measured")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case not in FAST)) for case in CHANGES]
+)
 def test_a_figure_of_another_measure_is_not_carried_on(resume, case):
     """Neither "before", nor the best value so far, nor the curve."""
     settings, said = CHANGES[case]
@@ -114,6 +119,7 @@ def metrics():
     return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_measure_that_was_tried_and_taken_back(resume, monkeypatch):
     """Killed before its first checkpoint: what lies there is of that measure, and the seal is of the first one."""
     again = resume(**BEST)
@@ -140,6 +146,7 @@ def test_records_of_an_earlier_version_are_resumed(resume):
     assert "is measured again" in again() and read_run(Path("run")).curves["eval/reward"].steps == [0, 4]
 
 
+@pytest.mark.slow
 def test_a_best_value_of_trls_evaluation_is_dropped(resume):
     """It could choose in 0.1.0, and sampled; the run's own is greedy."""
     again = resume(**BEST)
@@ -150,6 +157,7 @@ def test_a_best_value_of_trls_evaluation_is_dropped(resume):
     assert "from step 2 on counts; changed: the evaluation that chooses the best checkpoint" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"metric_for_best_model": "accuracy_lenient"}, {"greater_is_better": "false"}])
 def test_the_best_value_of_another_metric_is_dropped(resume, other):
     again = resume(**BEST)
@@ -175,6 +183,7 @@ def moved(weights):
     assert weights.stat().st_size == size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", ["true", "false"])
 def test_other_weights_to_begin_with_are_refused(tiny_run, capsys, adapter):
     base = Path(shutil.copytree(LEARNS["model_name_or_path"], "base"))
@@ -187,6 +196,7 @@ def test_other_weights_to_begin_with_are_refused(tiny_run, capsys, adapter):
     assert read("run/run.json")["step"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["optim_args", "nothing"])
 def test_options_that_the_checkpoint_overrules_are_refused(tiny_run, capsys, given):
     own = SHORT | {"optim": "rmsprop", "optim_args": "alpha=0.9"}
@@ -214,6 +224,7 @@ class Counting(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": {"count": self.count, "last": self.last}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_callbacks_with_a_state_have_it_again(resume, monkeypatch, count):
     """Also two of a class, where another metric chooses, and beside one that is new."""
@@ -231,6 +242,7 @@ def test_callbacks_with_a_state_have_it_again(resume, monkeypatch, count):
     assert [(one.count, one.last) for one in added] == [(3, 4.0)] * count  # the checkpoint is evaluated, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [EarlyStoppingCallback, Patient])
 def test_early_stopping_remembers_its_patience(tiny_run, capsys, monkeypatch, kind):
     ours = train_grpo.callbacks_of

@@ -18,7 +18,8 @@ from transformers import Trainer, TrainerCallback
 import train_grpo
 from grpo.core.kinds import fault
 from grpo.runs import checkpoints
-from grpo.training.run_trainer import SAVED_STATE, RunTrainer
+from grpo.training.checkpointing import SAVED_STATE
+from grpo.training.run_trainer import RunTrainer
 
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
