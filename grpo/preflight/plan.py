@@ -18,10 +18,10 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data, Questions
 from grpo.policy import memory
 from grpo.policy.loading import read_configs
-from grpo.preflight.reward_trial import Trial, perturbed, try_rewards
+from grpo.preflight.reward_trial import Trial, perfect_values, perturbed, try_rewards
 from grpo.runs.run import Run
 from grpo.scoring.guard import without_effects
-from grpo.scoring.registry import weights_of
+from grpo.scoring.registry import penalties, weights_of
 from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Rewards, Scorer
 from grpo.task import prompts
@@ -180,6 +180,11 @@ class TrainingPlan(Plan):
     def trial(self) -> Trial:
         data = self.data
         return try_rewards(self.scorer, data.train[0], data.reasoning[0], self.tokenizer, data.wrong_answer)
+
+    @property
+    def perfect(self) -> dict[str, float]:
+        """Each reward's value for a perfect completion, by logged name, if it pays more for that than for another."""
+        return perfect_values(self.trial, penalties(self.rewards))
 
 
 class Checks:
