@@ -194,7 +194,7 @@ def experiment(config: Config) -> int:
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out from training
     tokenizer = load_tokenizer(config)  # AutoTokenizer, padding on the left
-    task = fit_to_template(task, tokenizer, config.template_kwargs)
+    task, tokenizer = fit_to_template(task, tokenizer, config.template_kwargs)
     data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
     plan = TrainingPlan(run, tokenizer, task, data, reward_funcs)
     preflight.check(plan)  # raises at an error

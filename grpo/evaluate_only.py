@@ -23,7 +23,7 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
     """
     config = run.config
     tokenizer = load_tokenizer(config)
-    task = fit_to_template(task, tokenizer, config.template_kwargs)
+    task, tokenizer = fit_to_template(task, tokenizer, config.template_kwargs)
     needing = needing_gold(config, {} if task.judge else rewards, task)  # a judge needs none, and nothing is trained
     questions = load_questions(config, task, tokenizer, needing)
     check(Plan(run, tokenizer, task, questions, rewards))

@@ -13,7 +13,7 @@ from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import printable, shorten
 from grpo.policy.answering import Policy
 from grpo.policy.loading import model_errors
-from grpo.policy.templates import keep_tags
+from grpo.policy.templates import keeping_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.record import read_asked
 from grpo.task.given import how_read
@@ -49,7 +49,7 @@ def answer(model_dir: Path, question: str) -> str:
             if is_adapter
             else AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
         )
-    keep_tags(tokenizer, perfect)
+    tokenizer, _ = keeping_tags(tokenizer, perfect)
     with one_line(f"ask: chat_template_kwargs in the record of {str(model_dir)!r}: "):
         tokens = list(tokenized([prompt], tokenizer, settings["chat_template_kwargs"]))
     policy = Policy(
