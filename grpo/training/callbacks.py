@@ -157,15 +157,14 @@ class Watch(OfTrainer):
 
     @property
     def seen(self) -> History:
-        """The trainer's history; a resumed run replaces it by its own."""
+        """The trainer's history."""
         return self.trainer.history
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint, so that a resumed run raises the same alarms
         if "watch" in kept:
-            now = {"unended": self.seen.unended}  # it may have been repaired since
-            seen = {key: value for key, value in kept["watch"]["seen"].items() if key in vars(self.seen)} | now
-            self.trainer.history, self.raised = History(**seen), kept["watch"]["raised"]
+            self.seen.resume(kept["watch"]["seen"])
+            self.raised = kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)
