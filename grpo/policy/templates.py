@@ -112,8 +112,8 @@ def unended(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], kwargs: d
         rendered = str(tokenizer.apply_chat_template(chat, tokenize=False, **kwargs))
     except Exception:  # it may raise for an unexpected conversation
         return ""
-    _, found, end = rendered.rpartition(ANSWER)
-    if not found or set(tokenizer.encode(end, add_special_tokens=False)) & set(ends):
+    _, written, end = rendered.rpartition(ANSWER)
+    if not written or set(tokenizer.encode(end, add_special_tokens=False)) & set(ends):
         return ""
     tokens = " or ".join(repr(tokenizer.decode(token)) for token in ends)
     return (

@@ -86,8 +86,8 @@ class Comparison(TypedDict, total=False):
     rewards: dict[str, ChangeOfMean | None] | None
 
 
-CHANGES = {one.name: (ChangeOfShare if one.is_share else ChangeOfMean) | None for one in measures.MEASURES}
-KEYS = tuple(one.key for one in measures.MEASURES)  # how the keys of measures, intervals and rewards begin
+CHANGES = {measure.name: (ChangeOfShare if measure.is_share else ChangeOfMean) | None for measure in measures.MEASURES}
+KEYS = tuple(measure.key for measure in measures.MEASURES)  # how the keys of measures, intervals and rewards begin
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

@@ -157,8 +157,8 @@ class RunRecord:
         """Return the values that the record has, by key."""
         empty, always = type(self)(), ALWAYS if self.program is not None else ()
         values = {key: getattr(self, key) for key in KINDS}
-        kept = {key: value for key, value in values.items() if key in always or value != getattr(empty, key)}
-        return kept | dict(self.others)
+        filled = {key: value for key, value in values.items() if key in always or value != getattr(empty, key)}
+        return filled | dict(self.others)
 
     def write(self, directory: Path) -> None:
         """Write the record to a directory, atomically."""

@@ -74,7 +74,7 @@ def repeat(golds: Sequence[Gold | None]) -> bool:
 
 def _first_alternatives(golds: Iterable[Gold | None]) -> dict[str, str]:
     """Return the first alternative of each gold answer by `same_text` of all its alternatives."""
-    return {same_text(one): alternatives(gold)[0] for gold in golds for one in alternatives(gold)}
+    return {same_text(alternative): alternatives(gold)[0] for gold in golds for alternative in alternatives(gold)}
 
 
 def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None) -> list[Share]:
@@ -165,14 +165,14 @@ def one_answer(tallies: Sequence[dict[str, Any] | None]) -> OneAnswer | None:
     >>> one_answer([tally(["A", "a", "B"], ["A", "B", "B"])])
     OneAnswer(answer='A', given=0.6666666666666666, gold=0.3333333333333333, most=0.6666666666666666, questions=3)
     """
-    counted = [each for each in tallies if each]
+    counted = [counts for counts in tallies if counts]
     if not counted or len(counted) < len(tallies):
         return None
     answers, golds, written = Counter[str](), Counter[str](), dict[str, str]()
     for sums, name in ((answers, "answers"), (golds, "golds")):
-        for text, count in (item for each in counted for item in each[name].items()):
+        for text, count in (item for counts in counted for item in counts[name].items()):
             sums[same_text(text)] += count
             written[same_text(text)] = text  # as the gold answer is written, if it is one
-    size, ((key, count), *_) = sum(each["size"] for each in counted), answers.most_common(1)
-    most, questions = max(golds.values()) / size, sum(each["questions"] for each in counted)
+    size, ((key, count), *_) = sum(counts["size"] for counts in counted), answers.most_common(1)
+    most, questions = max(golds.values()) / size, sum(counts["questions"] for counts in counted)
     return OneAnswer(written[key], count / size, golds[key] / size, most, questions)

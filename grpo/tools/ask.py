@@ -76,13 +76,15 @@ def main(argv: list[str]) -> int:
         help="a run, or one of its checkpoints or copies; default: the newest finished run",
     )
     parser.add_argument("question", metavar="QUESTION")
-    given = parser.parse_args(argv)
-    if not given.question or (given.run is None and Path(given.question).is_dir()):
-        raise UserError(f"ask: the question is missing; write it in quotes after {given.run or given.question}")
-    run = given.run or directory.newest_finished()
+    arguments = parser.parse_args(argv)
+    if not arguments.question or (arguments.run is None and Path(arguments.question).is_dir()):
+        raise UserError(
+            f"ask: the question is missing; write it in quotes after {arguments.run or arguments.question}"
+        )
+    run = arguments.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
     # UTF-8 of a terminal whose locale is ASCII
-    question = given.question.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    question = arguments.question.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     print(answer(run, question))
     return 0
