@@ -222,7 +222,7 @@ def experiment(config: Config) -> int:
                 **config.step_options,
             )
             optimizer.build(trainer)  # AdamW
-        callbacks.begin(trainer, data)  # its record and its tracker
+        callbacks.begin_record(trainer, data)  # its record and its tracker
         accuracy.measure_before()
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely

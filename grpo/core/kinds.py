@@ -27,7 +27,7 @@ WORDS = {
 LARGEST = {int: 2**53, float: sys.float_info.max}  # beyond it a float is not exact, or infinite
 
 
-def check(value: Any, kind: Any, where: str) -> None:
+def require(value: Any, kind: Any, where: str) -> None:
     """Raise UserError unless a value is of a kind, at any depth.
 
     Keys that an object's kind does not name are ignored, and so are missing ones that it does not require.
@@ -40,7 +40,7 @@ def check(value: Any, kind: Any, where: str) -> None:
 
 
 def fault(value: Any, kind: Any) -> str:
-    """Return the first fault of a value, "" if it is of the kind, as `check` says it."""
+    """Return the first fault of a value, "" if it is of the kind, as `require` says it."""
     return next(_faults(value, kind, ""), "")
 
 

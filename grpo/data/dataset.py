@@ -22,7 +22,7 @@ from grpo.data.files import Row, Splits, parsed
 from grpo.data.findings import (
     ASKED,
     RESERVED,
-    Reading,
+    RowCounts,
     Table,
     Tables,
     about_held_out,
@@ -336,7 +336,7 @@ def make_prompts(
     question_column: str = "question",
     answer_column: str = "answer",
     label: str = "dataset",
-) -> tuple[Dataset, Reading]:
+) -> tuple[Dataset, RowCounts]:
     """Add the columns `question`, `prompt`, `answer` (the gold answer), REASONING and ASKED. Drop those in RESERVED.
 
     A question is text or a list of messages, of which the last one becomes the `question`.
@@ -378,7 +378,7 @@ def make_prompts(
     dropped = set(range(len(rows))).difference(places)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
-    return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
+    return result, RowCounts(len(rows), mark, with_gold, len(dropped), unmarked)
 
 
 def _half_a_sign(rows: Sequence[Row], label: str) -> str:

@@ -65,7 +65,7 @@ ERROR = re.compile(r"#(?:N/A|[A-Z/0]+[!?])", re.IGNORECASE)
 NOTHING = re.compile(r"[\W_]+|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)
 
 
-class Reading(NamedTuple):
+class RowCounts(NamedTuple):
     """Counts of a table's rows: read, with gold answers, dropped."""
 
     rows: int
@@ -91,7 +91,7 @@ class Table:
     raw: Sequence[Row]
     rows: Sequence[Row | None]
     made: Dataset
-    reading: Reading
+    reading: RowCounts
 
     @property
     def columns(self) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from grpo.core.jsonfiles import read_lines, read_object
-from grpo.core.kinds import check
+from grpo.core.kinds import require
 from grpo.results import measures
 
 Number = float | None
@@ -93,14 +93,14 @@ KEYS = tuple(measure.key for measure in measures.MEASURES)  # how the keys of me
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Read eval_*.json."""
     summary = read_object(path, Evaluation)
-    check(summary, {key: Number for key in summary if key.startswith(KEYS)}, str(path))
+    require(summary, {key: Number for key in summary if key.startswith(KEYS)}, str(path))
     return summary
 
 
 def read_comparison(path: Path) -> dict[str, Any]:
     """Read comparison.json."""
     comparison = read_object(path, Comparison)
-    check(comparison, CHANGES, str(path))
+    require(comparison, CHANGES, str(path))
     return comparison
 
 

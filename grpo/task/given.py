@@ -17,7 +17,7 @@ SHOWN = 8  # answers in a distribution
 FREQUENT, CLIPPED = 3, 200  # answers that a tally keeps, and characters of each
 WHOLE = "the whole completion"
 
-Given = Sequence[str]  # answers to questions, in their order
+Answers = Sequence[str]  # answers to questions, in their order
 
 
 def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> str:
@@ -77,7 +77,7 @@ def _first_alternatives(golds: Iterable[Gold | None]) -> dict[str, str]:
     return {same_text(alternative): alternatives(gold)[0] for gold in golds for alternative in alternatives(gold)}
 
 
-def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None) -> list[Share]:
+def distribution(golds: Sequence[Gold], given: Mapping[str, Answers] | None = None) -> list[Share]:
     """Return the shares of the most frequent answers, first those of the gold answers; the last is that of all others.
 
     Args:
@@ -118,7 +118,7 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
     return shares
 
 
-def tally(given: Given, golds: Sequence[Gold | None], group: int = 1) -> dict[str, Any] | None:
+def tally(given: Answers, golds: Sequence[Gold | None], group: int = 1) -> dict[str, Any] | None:
     """Count answers and gold answers, for `one_answer` and JSON; None if a question has no gold answer.
 
     Args:

@@ -45,7 +45,7 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data) -> list[TrainerCallback]:
     ]
 
 
-def begin(trainer: RunTrainer, data: Data) -> None:
+def begin_record(trainer: RunTrainer, data: Data) -> None:
     """Begin the run's record and its tracker, once its trainer is built."""
     run = trainer.run
     run.begin_with(trainer.weights, trainer.configuration)
