@@ -194,9 +194,10 @@ def experiment(config: Config) -> int:
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out from training
     tokenizer = load_tokenizer(config)  # AutoTokenizer, padding on the left
-    task = fit_to_template(task, tokenizer, config.template_kwargs)
+    task, tokenizer = fit_to_template(task, tokenizer, config.template_kwargs)
     data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
-    perfect = preflight.check(TrainingPlan(run, tokenizer, task, data, reward_funcs))  # raises at an error
+    plan = TrainingPlan(run, tokenizer, task, data, reward_funcs)
+    preflight.check(plan)  # raises at an error
     if config.script.dry_run:
         return 0
 
@@ -215,13 +216,13 @@ def experiment(config: Config) -> int:
                 train_dataset=data.train,
                 eval_dataset=data.held_out,
                 peft_config=peft_config,
-                callbacks=[*callbacks_of(run, scorer, data, perfect), accuracy],  # metrics, alarms, the report, …
+                callbacks=[*callbacks_of(run, scorer, data), accuracy],  # metrics, alarms, the report, …
                 measure=accuracy.measure,
-                perfect=perfect,
+                perfect=plan.perfect,  # what rewards pay for a perfect completion: alarms compare with it
                 **config.step_options,
             )
             optimizer.build(trainer)  # AdamW
-        callbacks.begin(trainer, data, perfect)  # its record and its tracker
+        callbacks.begin_record(trainer, data)  # its record and its tracker
         accuracy.measure_before()
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely

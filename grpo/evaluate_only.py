@@ -7,8 +7,8 @@ from grpo.policy.answering import Policy
 from grpo.policy.evaluation import HeldOut, save
 from grpo.policy.loading import digest_of_configuration, digest_of_weights, load_for_evaluation, load_tokenizer
 from grpo.policy.templates import fit_to_template
+from grpo.preflight import preflight
 from grpo.preflight.plan import Plan
-from grpo.preflight.preflight import check
 from grpo.results.printing import print_summaries
 from grpo.runs.run import Run
 from grpo.scoring.registry import needing_gold, weights_of
@@ -23,10 +23,10 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
     """
     config = run.config
     tokenizer = load_tokenizer(config)
-    task = fit_to_template(task, tokenizer, config.template_kwargs)
+    task, tokenizer = fit_to_template(task, tokenizer, config.template_kwargs)
     needing = needing_gold(config, {} if task.judge else rewards, task)  # a judge needs none, and nothing is trained
     questions = load_questions(config, task, tokenizer, needing)
-    check(Plan(run, tokenizer, task, questions, rewards))
+    preflight.check(Plan(run, tokenizer, task, questions, rewards))
     if config.script.dry_run:
         return 0
     with run.open(questions):

@@ -1,7 +1,7 @@
 """End a script in one line if it fails outside of `run_main`: while it is imported, or in a line of its own.
 
-Import this first in a program's own start. A mistake in the user's code has status 2, Ctrl-C has 130; a bug keeps its
-traceback.
+Import this first in a program's own start: it replaces `sys.excepthook`. A mistake in the user's code has status 2,
+Ctrl-C has 130; a bug keeps its traceback.
 """
 
 import sys

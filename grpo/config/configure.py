@@ -39,7 +39,7 @@ Layers = Sequence[tuple[str, Mapping[str, Any]]]  # sources with their settings;
 Sourced = tuple[Any, str]  # a value and its source
 
 
-class Given(NamedTuple):
+class Merged(NamedTuple):
     """The merged settings, before they are adjusted to the machine, and what comes with them."""
 
     settings: Settings
@@ -50,7 +50,7 @@ class Given(NamedTuple):
     rows: Any  # the data, if it was passed as a Python object
 
 
-def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, home: Path = ROOT) -> Given:
+def merge(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, home: Path = ROOT) -> Merged:
     """Merge the settings of all sources; `dataset` replaces `dataset_name`, `home` is the script's folder."""
     parser = Parser()
     script, functions = functions_to_names(hyperparameters)
@@ -113,7 +113,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     functions = functions if not standalone else functions_to_names({})[1]
     of_recipes = bool(file and file.parent in (RECIPES, home / RECIPES.name))
     shipped_data = of_recipes and settings["dataset_name"] == recipe.get("dataset_name")
-    return Given(settings, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"]))
+    return Merged(settings, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"]))
 
 
 def own_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,16 +162,16 @@ def configure(
         dataset: rows in memory (DataFrame, Dataset, list of dictionaries). They replace `dataset_name`.
         script_file: the script of these settings, named in the commands that the run prints.
     """
-    given = read(hyperparameters, argv, dataset, Path(script_file).resolve().parent)
-    settings, program = given.settings, commands.program(script_file)
-    validate.check(settings, given.functions)
+    merged = merge(hyperparameters, argv, dataset, Path(script_file).resolve().parent)
+    settings, program = merged.settings, commands.program(script_file)
+    validate.check(settings, merged.functions)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     hardware.choose_gpu(settings, argv, program)
     hardware.fit_to_machine(settings, program)
     adapters.take_from_saved(settings)
     data = settings["dataset_name"] or settings["eval_dataset_name"]
     default_dir, default_run = directory.default_names(
-        settings["model_name_or_path"], data, settings["eval_only"], of_recipe=given.shipped_data
+        settings["model_name_or_path"], data, settings["eval_only"], of_recipe=merged.shipped_data
     )
     settings.set("output_dir", settings["output_dir"] or default_dir, MACHINE)
     settings.set("run_name", settings["run_name"] or default_run, MACHINE)
@@ -186,11 +186,11 @@ def configure(
         origin=settings.origin,
         script_file=script_file,
         argv=list(argv),
-        functions=given.functions,
+        functions=merged.functions,
         default_dir=default_dir,
-        recipe=given.recipe,
-        standalone=given.standalone,
-        rows=given.rows,
+        recipe=merged.recipe,
+        standalone=merged.standalone,
+        rows=merged.rows,
     )
 
 

@@ -42,7 +42,8 @@ OVERRIDDEN = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_ST
 def choose_gpu(settings: Mapping[str, Any], argv: Sequence[str], program: str = "train_grpo.py") -> None:
     """Set torch's switches for a GPU. Without a launcher use only the first GPU, with a note if more are visible.
 
-    GRPOTrainer refuses several GPUs in one process. This must come before CUDA starts, and before TRL's configuration.
+    GRPOTrainer refuses several GPUs in one process, so CUDA_VISIBLE_DEVICES is set. This must come before CUDA starts,
+    and before TRL's configuration.
     """
     if settings["use_cpu"]:
         return
@@ -59,7 +60,8 @@ def choose_gpu(settings: Mapping[str, Any], argv: Sequence[str], program: str = 
 def fit_to_machine(settings: Settings, program: str = "train_grpo.py") -> None:
     """Adjust the settings to this machine, with a note for each adjustment.
 
-    A flag that contradicts use_cpu is refused, not adjusted.
+    A flag that contradicts use_cpu is refused, not adjusted. What a launcher set in the environment against the
+    settings (OVERRIDDEN) is removed there.
     """
     for name in OVERRIDDEN:
         os.environ.pop(name, None)

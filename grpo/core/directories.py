@@ -22,8 +22,8 @@ def is_run(directory: Path) -> bool:
     """
     path = directory / "run.json"
     status, settings = read_value(path, "status"), read_value(path, "settings")
-    known = isinstance(status, str) and (isinstance(settings, dict) or status == MERGED)
-    return known and not path.is_symlink()
+    is_ours = isinstance(status, str) and (isinstance(settings, dict) or status == MERGED)
+    return is_ours and not path.is_symlink()
 
 
 def step_of(directory: Path) -> int:

@@ -207,5 +207,5 @@ def is_of_a_library(file: str, ours: bool = True) -> bool:
     if INSTALLED and file.startswith(f"{ROOT}{os.sep}"):
         return False
     folders = LIBRARIES if ours else LIBRARIES[len(OUR_FOLDERS) :]
-    known = file.startswith((*(f"{folder}{os.sep}" for folder in folders), "<frozen", "<built in>"))
-    return known or not SITES.isdisjoint(Path(file).parts)
+    is_inside = file.startswith((*(f"{folder}{os.sep}" for folder in folders), "<frozen", "<built in>"))
+    return is_inside or not SITES.isdisjoint(Path(file).parts)

@@ -27,36 +27,36 @@ def mentioned(function: Callable[..., Any]) -> set[str]:
     >>> sorted(mentioned(lambda text, row: row["unit"] in text))
     ['unit']
     """
-    names, seen, waiting = set[str](), set[int](), list[Any]([function])
+    names, visited, waiting = set[str](), set[int](), list[Any]([function])
     while waiting:
-        one: Any = waiting.pop()
-        if isinstance(one, functools.partial):
-            waiting += [*one.args, *one.keywords.values()]
-            one = innermost(one)
-        if id(one) in seen or len(seen) > MOST_READ:
+        item: Any = waiting.pop()
+        if isinstance(item, functools.partial):
+            waiting += [*item.args, *item.keywords.values()]
+            item = innermost(item)
+        if id(item) in visited or len(visited) > MOST_READ:
             continue
-        seen.add(id(one))
-        if isinstance(one, str):
-            names.add(one)
-        elif isinstance(one, types.CodeType):
-            waiting += one.co_consts
-        elif isinstance(one, dict):
-            waiting += [*one, *one.values()]
-        elif isinstance(one, tuple | list | set | frozenset):
-            waiting += one
-        elif inspect.ismethod(one):
-            waiting += [one.__func__, *_attributes(one.__self__)]
-        elif inspect.isfunction(one):
-            one = inspect.unwrap(one)
-            used = set(_names_of(one.__code__))
-            waiting += [one.__code__, *filter(_is_the_users, (one.__globals__.get(name) for name in used))]
-            waiting += [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
-        elif _is_the_users(type(one)):
-            waiting += _attributes(one)
-        elif _is_the_users(one):
-            waiting += vars(one).values()
-        elif callable(one) and not inspect.isclass(one):
-            waiting += [vars(type(one)).get("__call__"), *getattr(one, "__dict__", {}).values()]
+        visited.add(id(item))
+        if isinstance(item, str):
+            names.add(item)
+        elif isinstance(item, types.CodeType):
+            waiting += item.co_consts
+        elif isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, tuple | list | set | frozenset):
+            waiting += item
+        elif inspect.ismethod(item):
+            waiting += [item.__func__, *_attributes(item.__self__)]
+        elif inspect.isfunction(item):
+            item = inspect.unwrap(item)
+            used = set(_names_of(item.__code__))
+            waiting += [item.__code__, *filter(_is_the_users, (item.__globals__.get(name) for name in used))]
+            waiting += [cell.cell_contents for cell in item.__closure__ or () if cell != types.CellType()]
+        elif _is_the_users(type(item)):
+            waiting += _attributes(item)
+        elif _is_the_users(item):
+            waiting += vars(item).values()
+        elif callable(item) and not inspect.isclass(item):
+            waiting += [vars(type(item)).get("__call__"), *getattr(item, "__dict__", {}).values()]
     return names
 
 
@@ -77,7 +77,7 @@ def passes_on(function: Callable[..., Any], parameter: int | None = None) -> boo
     if parameter is not None:
         taken = taken[parameter : parameter + 1]
     else:
-        taken = [one for one in taken if one.kind is inspect.Parameter.VAR_KEYWORD]
+        taken = [argument for argument in taken if argument.kind is inspect.Parameter.VAR_KEYWORD]
     if not inspect.isroutine(function):
         function = type(function).__call__
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -115,15 +115,19 @@ def _uses_whole(code: types.CodeType, name: str) -> bool:
             takes_a_cell = user.opname in ("BINARY_SUBSCR", "CONTAINS_OP") or user.argrepr == "[]"
         if not takes_a_cell:
             return True
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and name in one.co_freevars]
-    return any(_uses_whole(one, name) for one in inner)
+    inner = [
+        constant
+        for constant in code.co_consts
+        if isinstance(constant, types.CodeType) and name in constant.co_freevars
+    ]
+    return any(_uses_whole(constant, name) for constant in inner)
 
 
-def _attributes(one: Any) -> list[Any]:
+def _attributes(instance: Any) -> list[Any]:
     """Return an object's attributes, and those of its classes."""
-    classes = [kind for kind in type(one).__mro__ if _is_the_users(kind)]
-    found = [attribute for kind in classes for attribute in vars(kind).values()]
-    return [*found, *getattr(one, "__dict__", {}).values()]
+    classes = [kind for kind in type(instance).__mro__ if _is_the_users(kind)]
+    of_classes = [attribute for kind in classes for attribute in vars(kind).values()]
+    return [*of_classes, *getattr(instance, "__dict__", {}).values()]
 
 
 def _names_of(code: types.CodeType) -> Iterator[str]:
@@ -133,14 +137,14 @@ def _names_of(code: types.CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
-def _is_the_users(one: Any) -> bool:
+def _is_the_users(item: Any) -> bool:
     """True for texts, and for functions and classes that are not a library's."""
-    if inspect.isclass(one):
-        module = sys.modules.get(one.__module__)
-        return one.__module__ != "builtins" and _is_no_library(getattr(module, "__file__", None) or "")
-    if inspect.isfunction(one):
-        return _is_no_library(one.__code__.co_filename)
-    return isinstance(one, str | tuple | list | dict | set | frozenset) or _is_the_users(type(one))
+    if inspect.isclass(item):
+        module = sys.modules.get(item.__module__)
+        return item.__module__ != "builtins" and _is_no_library(getattr(module, "__file__", None) or "")
+    if inspect.isfunction(item):
+        return _is_no_library(item.__code__.co_filename)
+    return isinstance(item, str | tuple | list | dict | set | frozenset) or _is_the_users(type(item))
 
 
 def _is_no_library(file: str) -> bool:

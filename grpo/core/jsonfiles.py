@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core.errors import UserError
-from grpo.core.kinds import check
+from grpo.core.kinds import require
 from grpo.core.writing import appending, replacing
 
 # --- Writing ------------------------------------------------------------------------------------------------------
@@ -104,5 +104,5 @@ def _object(text: str, where: str, kind: Any = Any) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise UserError(f"{where} is not a JSON object; restore it, or remove it")
-    check(value, kind, where)
+    require(value, kind, where)
     return value

@@ -27,7 +27,7 @@ WORDS = {
 LARGEST = {int: 2**53, float: sys.float_info.max}  # beyond it a float is not exact, or infinite
 
 
-def check(value: Any, kind: Any, where: str) -> None:
+def require(value: Any, kind: Any, where: str) -> None:
     """Raise UserError unless a value is of a kind, at any depth.
 
     Keys that an object's kind does not name are ignored, and so are missing ones that it does not require.
@@ -35,12 +35,12 @@ def check(value: Any, kind: Any, where: str) -> None:
     Args:
         where: the file, with the line.
     """
-    if found := fault(value, kind):
-        raise UserError(f"{where}: {found}; correct it")
+    if problem := fault(value, kind):
+        raise UserError(f"{where}: {problem}; correct it")
 
 
 def fault(value: Any, kind: Any) -> str:
-    """Return the first fault of a value, "" if it is of the kind, as `check` says it."""
+    """Return the first fault of a value, "" if it is of the kind, as `require` says it."""
     return next(_faults(value, kind, ""), "")
 
 
@@ -62,9 +62,9 @@ def _faults(value: Any, kind: Any, name: str) -> Iterator[str]:
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     if Any in kinds:
         return
-    fitting = next((one for one in kinds if _is_a(value, one)), None)
+    fitting = next((option for option in kinds if _is_a(value, option)), None)
     if fitting is None:
-        yield f"{name} is {_shown(value)} instead of {' or '.join(WORDS[_type(one)] for one in kinds)}"
+        yield f"{name} is {_shown(value)} instead of {' or '.join(WORDS[_type(option)] for option in kinds)}"
     elif isinstance(value, dict):
         dot, kind_of = "." if name else "", _kinds_of_keys(fitting, value)
         for key in sorted(getattr(fitting, "__required_keys__", frozenset()) - value.keys()):
@@ -72,7 +72,7 @@ def _faults(value: Any, kind: Any, name: str) -> Iterator[str]:
         for key in filter(kind_of.__contains__, value):
             yield from _faults(value[key], kind_of[key], f"{name}{dot}{shorten(key, 40)}")
     elif isinstance(value, list):
-        of_items = [one for one in typing.get_args(fitting) if one is not ...] or [Any]
+        of_items = [option for option in typing.get_args(fitting) if option is not ...] or [Any]
         for place, item in enumerate(value):
             yield from _faults(item, of_items[place % len(of_items)], f"{name}[{place}]")
 

@@ -26,9 +26,9 @@ def is_disk_full(error: BaseException) -> bool:
 
 def origins(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the exception and its causes, since libraries wrap the informative one."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    passed: set[int] = set()
+    while error is not None and id(error) not in passed:
+        passed.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

@@ -29,9 +29,9 @@ def check_environment() -> None:
             bounds = ",".join(sorted(map(str, needed.specifier), reverse=True))  # the lower one first
             wrong.append((f"{needed.name} {version}", f"{needed.name}{bounds}"))
     if wrong:
-        found, wanted = (" and ".join(names) for names in zip(*wrong, strict=True))
+        installed, wanted = (" and ".join(names) for names in zip(*wrong, strict=True))
         are = "is" if len(wrong) == 1 else "are"
-        raise UserError(f"{found} {are} installed; {wanted} {are} needed: {commands.install()}")
+        raise UserError(f"{installed} {are} installed; {wanted} {are} needed: {commands.install()}")
 
 
 def _version(name: str) -> str | None:
@@ -68,4 +68,8 @@ def _parsed(lines: Iterable[str], extra: str = "") -> list["Requirement"]:
     except ModuleNotFoundError:  # then the libraries that need it are missing, too
         return []
     needed = map(Requirement, lines)
-    return [each for each in needed if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return [
+        requirement
+        for requirement in needed
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    ]

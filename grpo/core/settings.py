@@ -649,7 +649,7 @@ TRL_SETTINGS = {
     "include_for_metrics": Setting(fixed=([], f"{NO_EFFECT} GRPO computes its own metrics")),
     "batch_eval_metrics": Setting(fixed=(False, f"{NO_EFFECT} GRPO computes its own metrics")),
 }
-SETTINGS = {one.name: one.metadata["setting"] for one in dataclasses.fields(ScriptArguments)} | TRL_SETTINGS
+SETTINGS = {entry.name: entry.metadata["setting"] for entry in dataclasses.fields(ScriptArguments)} | TRL_SETTINGS
 ALIASES = {alias: name for name, known in SETTINGS.items() for alias in known.aliases}
 
 

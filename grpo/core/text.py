@@ -60,8 +60,8 @@ def reward_key(reward: str, figure: str = "mean") -> str:
 
 def rewarded(key: str) -> str | None:
     """Return the reward whose mean has this key in TRL's logs; None for another key."""
-    found = re.fullmatch("rewards/(.+)/mean", key, re.DOTALL)  # a name may hold anything
-    return found and found[1]
+    match = re.fullmatch("rewards/(.+)/mean", key, re.DOTALL)  # a name may hold anything
+    return match and match[1]
 
 
 def decimals(value: float, places: int, sign: str = "") -> str:

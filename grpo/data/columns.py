@@ -67,9 +67,9 @@ def text_columns(
     values = _by_path([row for row, _ in pairs])
     if as_read:
         values = {path: cells for path, cells in values.items() if path[0] not in (question, answer)}
-    cells = {path: list(map(_texts, found)) for path, found in values.items()}
+    cells = {path: list(map(_texts, column)) for path, column in values.items()}
     options = _options(cells, golds)
-    found = []
+    columns = []
     for path in values:
         kind = "choices" if path in options else _kind(cells[path], golds, values[path])
         if not kind or (kind == FACTS and path[0] in looked_at):
@@ -83,8 +83,8 @@ def text_columns(
         names = {question: "question", answer: "answer"}
         goes_to = {names.get(key, key) for key in shown} | ({path[0]} if as_read else set())
         why = READ if path[0] in looked_at else "" if kind in ("choices", "text") else kind
-        found.append(TextColumn(path, frozenset(goes_to), why))
-    return found
+        columns.append(TextColumn(path, frozenset(goes_to), why))
+    return columns
 
 
 def _by_path(rows: Sequence[Row]) -> dict[tuple[str, ...], list[Any]]:
@@ -94,7 +94,7 @@ def _by_path(rows: Sequence[Row]) -> dict[tuple[str, ...], list[Any]]:
         cells = [row.get(name) for row in rows]
         objects = [cell for cell in cells if isinstance(cell, Mapping)]
         if len(objects) > len(cells) / 2:
-            for key in dict.fromkeys(key for one in objects for key in one):
+            for key in dict.fromkeys(key for item in objects for key in item):
                 values[name, key] = [cell.get(key) if isinstance(cell, Mapping) else None for cell in cells]
         else:
             values[name,] = cells
@@ -129,16 +129,16 @@ def _value(cell: Any) -> Any:
 
 def _shown(cells: Sequence[list[str]], places: Sequence[list[str]]) -> bool:
     """True if nearly all rows have the texts, or nearly all their words, in another place."""
-    seen = []
+    agree = []
     for texts, place in zip(cells, places, strict=True):
         if texts:
             whole, words = " ".join(place), set(re.findall(r"\w+", " ".join(place).casefold()))
             own = re.findall(r"\w+", " ".join(texts).casefold())
-            seen.append(
+            agree.append(
                 all(re.search(rf"(?<!\d){re.escape(text)}(?!\d)", whole) for text in texts)
                 or (bool(own) and sum(word in words for word in own) >= NEARLY * len(own))
             )
-    return bool(seen) and sum(seen) >= NEARLY * len(seen)
+    return bool(agree) and sum(agree) >= NEARLY * len(agree)
 
 
 def _kind(cells: Sequence[list[str]], golds: Sequence[list[str]], values: Sequence[Any]) -> str:
@@ -177,8 +177,8 @@ def _words(text: str) -> int:
 def _is_solution(text: str, gold: Sequence[str]) -> bool:
     """True if a text ends with the gold answer, or marks an answer."""
     end = text.rstrip(CLOSING).casefold()
-    ends = [one.rstrip(CLOSING).casefold() for one in gold]
-    return has_mark(text) or any(one and re.search(rf"(?<!\w){re.escape(one)}\Z", end) for one in ends)
+    ends = [answer.rstrip(CLOSING).casefold() for answer in gold]
+    return has_mark(text) or any(answer and re.search(rf"(?<!\w){re.escape(answer)}\Z", end) for answer in ends)
 
 
 def _are_choices(held: Sequence[tuple[list[str], list[str]]], golds: Sequence[list[str]]) -> bool:
@@ -187,7 +187,7 @@ def _are_choices(held: Sequence[tuple[list[str], list[str]]], golds: Sequence[li
     if not held or not labels:
         return False
     named = sum(LABEL.fullmatch(label) is not None for label in labels)
-    among = sum(any(one in texts for one in gold) for texts, gold in held)
+    among = sum(any(answer in texts for answer in gold) for texts, gold in held)
     return named >= NEARLY * len(labels) or among > len(held) / 2
 
 
@@ -195,8 +195,8 @@ def _options(cells: Mapping[tuple[str, ...], Sequence[list[str]]], golds: Sequen
     """Return the columns of series among which the gold answers choose: A, B, C; option1, option2."""
     series = defaultdict[tuple[str, ...], dict[str, tuple[str, ...]]](dict)
     for path in cells:
-        if found := OPTION.fullmatch(path[-1]):
-            series[*path[:-1], found[1].lower()][found[2].lower()] = path
+        if match := OPTION.fullmatch(path[-1]):
+            series[*path[:-1], match[1].lower()][match[2].lower()] = path
     chosen = set[tuple[str, ...]]()
     for (*_, stem), paths in series.items():
         begins = [("a", "b"), *([("0", "1"), ("1", "2")] if stem else [])]  # 1 and 2 alone may be anything

@@ -22,7 +22,7 @@ from grpo.data.files import Row, Splits, parsed
 from grpo.data.findings import (
     ASKED,
     RESERVED,
-    Reading,
+    RowCounts,
     Table,
     Tables,
     about_held_out,
@@ -208,9 +208,9 @@ def _read_tables(
         rows: list[Row | None] = list(raw)
         if task.prepare:
             rows, looked_at = _prepared(raw, task.prepare, label)
-        kept = [row for row in rows if row is not None]
-        question = question_column_of(column_names(kept), script.question_column)
-        made, reading = make_prompts(kept, task, needs_gold, script.question_column, script.answer_column, label)
+        usable = [row for row in rows if row is not None]
+        question = question_column_of(column_names(usable), script.question_column)
+        made, reading = make_prompts(usable, task, needs_gold, script.question_column, script.answer_column, label)
         by_kind[kind] = Table(label, raw, rows, made, reading)
     return Tables(config, task, tokenizer, by_kind, question, script.answer_column, looked_at)
 
@@ -336,7 +336,7 @@ def make_prompts(
     question_column: str = "question",
     answer_column: str = "answer",
     label: str = "dataset",
-) -> tuple[Dataset, Reading]:
+) -> tuple[Dataset, RowCounts]:
     """Add the columns `question`, `prompt`, `answer` (the gold answer), REASONING and ASKED. Drop those in RESERVED.
 
     A question is text or a list of messages, of which the last one becomes the `question`.
@@ -358,27 +358,27 @@ def make_prompts(
     texts = list(map(last_text, asked))
     cells = [row.get(answer_column) for row in rows]
     mark, golds = read_column(cells, task.prompt.pattern)
-    kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
-    if not kept:
+    places = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
+    if not places:
         raise UserError(reason_without_rows(rows, question_column, answer_column, label, needs_gold))
     made: dict[str, list[Any]] = {
-        "question": [texts[index] for index in kept],
-        "prompt": [task.ask(asked[index]) for index in kept],
-        "answer": [golds[index] for index in kept],
-        REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
-        ASKED: asked_in([asked[index] for index in kept]),
+        "question": [texts[index] for index in places],
+        "prompt": [task.ask(asked[index]) for index in places],
+        "answer": [golds[index] for index in places],
+        REASONING: [reasoning_before(cells[index]) if mark else "" for index in places],
+        ASKED: asked_in([asked[index] for index in places]),
     }
     others = [name for name in columns if name not in (*made, *RESERVED)]
     try:
-        result = as_dataset({name: [rows[index].get(name) for index in kept] for name in others} | made)
+        result = as_dataset({name: [rows[index].get(name) for index in places] for name in others} | made)
     except UnicodeError:
         raise UserError(f"dataset: {_half_a_sign(rows, label)}; correct it, or drop the row") from None
     except (*NOT_ARROW, TypeError) as error:
         raise UserError(f"dataset: {label} cannot be used: {error}; use texts, numbers, lists, dictionaries") from None
-    dropped = set(range(len(rows))).difference(kept)
+    dropped = set(range(len(rows))).difference(places)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
-    return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
+    return result, RowCounts(len(rows), mark, with_gold, len(dropped), unmarked)
 
 
 def _half_a_sign(rows: Sequence[Row], label: str) -> str:
@@ -446,13 +446,13 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
     """
     if max_prompt_length is None:
         return rows, 0
-    kept = [index for index, length in enumerate(lengths) if length <= max_prompt_length]
-    if not kept:
+    places = [index for index, length in enumerate(lengths) if length <= max_prompt_length]
+    if not places:
         raise UserError(
             f"max_prompt_length: all {len(rows)} prompts are longer than {max_prompt_length} tokens (the shortest has "
             f"{min(lengths)}); raise it, shorten the questions, or lower num_shots if it is above 0"
         )
-    return rows.select(kept), len(rows) - len(kept)
+    return rows.select(places), len(rows) - len(places)
 
 
 # --- Held-out questions -------------------------------------------------------------------------------------------
@@ -509,12 +509,12 @@ def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """Drop training rows with a held-out question (text or conversation). Return the others, and the count."""
     taken, asked = set(held_out[ASKED][:]), rows[ASKED][:]
-    kept = [index for index, question in enumerate(asked) if question not in taken]
-    if not kept:
+    places = [index for index, question in enumerate(asked) if question not in taken]
+    if not places:
         different = counted(len(set(asked)), "different question")
         raise UserError(
             f"dataset: every training question is among the held-out ones ({counted(len(rows), 'row')}, {different}); "
             "use other training rows, another question_column or eval_dataset_name, or a `prepare` that makes whole "
             "questions (docs/your-own-task.md)"
         )
-    return rows.select(kept), len(rows) - len(kept)
+    return rows.select(places), len(rows) - len(places)

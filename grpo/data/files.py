@@ -82,7 +82,7 @@ def read_file(path: Path) -> Splits:
 def check_content(content: bytes) -> None:
     """Raise ValueError if a file that begins like this holds no rows, such as a web page that was saved by mistake."""
     begin = content[:BEGINNING].removeprefix(b"\xef\xbb\xbf")
-    if what := next((what for known, what in NO_ROWS.items() if re.match(known, begin, re.DOTALL)), ""):
+    if what := next((what for start, what in NO_ROWS.items() if re.match(start, begin, re.DOTALL)), ""):
         raise ValueError(f"it is {what}")
 
 
@@ -119,7 +119,9 @@ def _content(path: Path) -> bytes:
 
 def _only_file_of(archive: zipfile.ZipFile) -> IO[bytes]:
     """Open the file of an archive. Raise ValueError if it holds several with rows."""
-    names = [one.filename for one in archive.infolist() if not (one.is_dir() or HIDDEN.search(one.filename))]
+    names = [
+        member.filename for member in archive.infolist() if not (member.is_dir() or HIDDEN.search(member.filename))
+    ]
     with_rows = [name for name in names if ending(Path(name)) in READERS]
     if len(with_rows or names) != 1:
         raise ValueError(f"it holds {listed(names, 3) or 'no file'}; unpack it, and name one file, or their directory")
@@ -185,7 +187,7 @@ def _read_json(path: Path) -> Splits:
         broken = _broken_line(text) if ending(path) in LINES else None
         line, reason, column = broken or (error.lineno, error.msg, error.colno)
         lines = text.split("\n")
-        position = sum(len(one) + 1 for one in lines[: line - 1]) + column - 1
+        position = sum(len(above) + 1 for above in lines[: line - 1]) + column - 1
         where = f"line {line} is broken JSON ({reason}: character {column})"
         raise ValueError(f"{where}; {_remedy(lines[line - 1], text, position)}") from None
     if len(values) == 1 and isinstance(values[0], dict):

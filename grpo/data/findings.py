@@ -65,7 +65,7 @@ ERROR = re.compile(r"#(?:N/A|[A-Z/0]+[!?])", re.IGNORECASE)
 NOTHING = re.compile(r"[\W_]+|n/?a|nan|null|none|tbd|todo", re.IGNORECASE)
 
 
-class Reading(NamedTuple):
+class RowCounts(NamedTuple):
     """Counts of a table's rows: read, with gold answers, dropped."""
 
     rows: int
@@ -91,7 +91,7 @@ class Table:
     raw: Sequence[Row]
     rows: Sequence[Row | None]
     made: Dataset
-    reading: Reading
+    reading: RowCounts
 
     @property
     def columns(self) -> list[str]:
@@ -187,7 +187,9 @@ def asked_in(questions: Sequence[str | list[Message]]) -> list[str]:
     >>> asked_in(["2 + 2 ?", [{"role": "user", "content": "A  or B?"}]])
     ['2 + 2 ?', 'a or b?']
     """
-    talks = [[{"role": "user", "content": one}] if isinstance(one, str) else one for one in questions]
+    talks = [
+        [{"role": "user", "content": question}] if isinstance(question, str) else question for question in questions
+    ]
     systems = {"\n".join(message["content"] for message in talk if message["role"] in SYSTEM) for talk in talks}
     left_out = SYSTEM if len(systems) == 1 else ()
     return [
@@ -309,11 +311,11 @@ def about_conflicts(tables: Tables) -> Iterator[Check]:
     """Warn of questions of several rows whose gold answers share no value."""
     for kind, table in tables.by_kind.items():
         if conflicting := _conflicts(table.made):
-            question, one, other = conflicting[0]
+            question, gold, other_gold = conflicting[0]
             noun = "training question" if kind == "training" else "held-out question"
             line = "at least " * (len(conflicting) >= MOST_COMPARED // 2)
             line += f"{counted(len(conflicting), noun)} with different gold answers, such as "
-            line += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
+            line += f'"{shorten(question)}": {shorten(readable(gold))}, and {shorten(readable(other_gold))}'
             yield Check("warning", "conflicts", line, "keep the right row of each")
 
 
@@ -322,12 +324,12 @@ def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
     conflicts: dict[str, tuple[str, Gold, Gold]] = {}
     compared = 0
     for question, key, gold in zip(rows["question"][:], rows[ASKED][:], rows["answer"][:], strict=True):
-        other = first.setdefault(key, gold) if gold is not None else None
-        if other is None or other == gold or key in conflicts:
+        earlier = first.setdefault(key, gold) if gold is not None else None
+        if earlier is None or earlier == gold or key in conflicts:
             continue
         compared += 1
-        if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
-            conflicts[key] = question, other, gold
+        if not any(same_answer(value, other) for value in alternatives(gold) for other in alternatives(earlier)):
+            conflicts[key] = question, earlier, gold
         if compared == MOST_COMPARED:
             break
     return list(conflicts.values())
@@ -342,9 +344,9 @@ def about_templates(tables: Tables) -> Iterator[Check]:
     for column, noun in (("question", "question"), ("answer", "gold answer")):
         texts = [text for table in tables.all for cell in table.made[column][:] for text in alternatives(cell)]
         plain = [PLACEHOLDER.sub("", text) for text in texts]
-        seen = [sign[0] for text in plain if (sign := marks.search(text) or TAGS.search(PAIR.sub("", text)))]
-        if seen and len(seen) >= OFTEN * len(texts):
-            line = f"{len(seen):,} of {counted(len(texts), noun)} with the mark {seen[0].strip()} of a chat template"
+        signs = [sign[0] for text in plain if (sign := marks.search(text) or TAGS.search(PAIR.sub("", text)))]
+        if signs and len(signs) >= OFTEN * len(texts):
+            line = f"{len(signs):,} of {counted(len(texts), noun)} with the mark {signs[0].strip()} of a chat template"
             remedy = "take the text out of it in a `prepare`" + (
                 ": the run writes questions in the model's own template" if column == "question" else ""
             )
@@ -364,14 +366,16 @@ def about_missing_golds(tables: Tables) -> Iterator[Check]:
         golds = [alternatives(gold)[0] for gold in table.made["answer"][:] if gold is not None]
         counts = Counter(gold.casefold() for gold in golds)
         are_labels = len(counts) <= len(golds) / 4
-        seen = [gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)]
-        status = "warning" if seen else "ok"
-        if golds and not are_labels and (most := _stray(golds, counts)) not in ("", *seen):
-            seen.append(most)
-        if seen and len(seen) < len(counts):
+        stand_for_none = [
+            gold for gold in counts if ERROR.fullmatch(gold) or (NOTHING.fullmatch(gold) and not are_labels)
+        ]
+        status = "warning" if stand_for_none else "ok"
+        if golds and not are_labels and (most := _stray(golds, counts)) not in ("", *stand_for_none):
+            stand_for_none.append(most)
+        if stand_for_none and len(stand_for_none) < len(counts):
             written = {gold.casefold(): gold for gold in golds}
-            shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in seen[:3])
-            count = sum(counts[gold] for gold in seen)
+            shown = ", ".join(f'"{shorten(written[gold])}" {counts[gold]:,}' for gold in stand_for_none[:3])
+            count = sum(counts[gold] for gold in stand_for_none)
             line = f"{count:,} of {counted(len(golds), 'gold answer')}"
             line += f" of the {'training' if kind == 'training' else 'held-out'} rows" * (len(tables.by_kind) > 1)
             line += f" may stand for none: {shown}{', or do they mean it?' * (status == 'ok')}"

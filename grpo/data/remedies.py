@@ -82,7 +82,7 @@ def reader_of(columns: Sequence[str], hidden: Sequence[str] = ()) -> str:
     Args:
         hidden: columns that it must add to the question.
     """
-    names = (name for known, name in READ_BY.items() if set(known) <= set(columns))
+    names = (name for needed, name in READ_BY.items() if set(needed) <= set(columns))
     return next((f"examples.rows.{name}" for name in names if set(hidden) <= set(ADDS.get(name, ()))), "")
 
 

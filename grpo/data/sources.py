@@ -82,7 +82,9 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
     except Exception as error:  # libraries may raise anything for a broken file
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None  # datasets hides it
         home = str(datasets.config.HF_CACHE_HOME)
-        blocked = [one for one in origins(error) if isinstance(one, OSError) and str(one.filename).startswith(home)]
+        blocked = [
+            cause for cause in origins(error) if isinstance(cause, OSError) and str(cause.filename).startswith(home)
+        ]
         if blocked:
             reason = f"cannot be written ({blocked[0].strerror}); set HF_HOME to a directory that can be"
             raise UserError(f"{setting}: {name!r} needs the cache {home!r}, which {reason}") from error
@@ -323,9 +325,9 @@ def _check_all_read(directory: Path, files: Mapping[Any, Iterable[str]]) -> None
         if ending(file) in (*READERS, ".arrow") and file.resolve() not in read
     ]
     if skipped:
-        one = next(iter(sorted(read)), directory).name
+        first = next(iter(sorted(read)), directory).name
         raise ValueError(
-            f"{one} would be read, but {listed(skipped, 3)} would not; name one file, or keep files of one kind, "
+            f"{first} would be read, but {listed(skipped, 3)} would not; name one file, or keep files of one kind, "
             "named by their splits (train, test) or all without"
         )
 

@@ -60,9 +60,9 @@ def read_adapter(name: str, revision: str | None = None, where: str = "model_nam
     Raises:
         UserError: it, or an adapter in its base model's directory, would make PEFT import a module that it names.
     """
-    found, source, seen = None, name, set[str]()
-    while source not in seen and (source == name or os.path.isdir(source)):
-        seen.add(source)
+    outermost, source, visited = None, name, set[str]()
+    while source not in visited and (source == name or os.path.isdir(source)):
+        visited.add(source)
         with model_errors(source, where):
             if not find_adapter_config_file(source, revision=revision):
                 break
@@ -72,8 +72,8 @@ def read_adapter(name: str, revision: str | None = None, where: str = "model_nam
                 f"{where}: the adapter_config.json of {source!r} asks for Megatron's layers (megatron_config), whose "
                 "code PEFT would import from wherever it lies; remove megatron_config from it"
             )
-        found, source, revision = found or adapter, base_of(adapter), adapter.revision
-    return found
+        outermost, source, revision = outermost or adapter, base_of(adapter), adapter.revision
+    return outermost
 
 
 def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
@@ -129,8 +129,11 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
 
 
 def load_for_evaluation(config: Config) -> Any:
-    """Load the policy, as a whole in each process, without a new adapter."""
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # evaluations do not shard
+    """Load the policy, as a whole in each process, without a new adapter.
+
+    FSDP_CPU_RAM_EFFICIENT_LOADING is turned off in the environment, since evaluations do not shard.
+    """
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     return _load_policy(config, trainable=False)
 
 
@@ -200,16 +203,16 @@ OF_A_COPY = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "u
 def digest_of_configuration(model: Any) -> str:
     """Return a hash of what a model's configuration and that of its generation set, besides defaults."""
 
-    def kept(value: Any) -> Any:
+    def own_values(value: Any) -> Any:
         if isinstance(value, dict):
-            known = {key: item for key, item in value.items() if key not in OF_A_COPY}
-            return {key: kept(item) for key, item in known.items() if not key.startswith("_attn_implementation")}
+            own = {key: item for key, item in value.items() if key not in OF_A_COPY}
+            return {key: own_values(item) for key, item in own.items() if not key.startswith("_attn_implementation")}
         return value
 
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     parts = [base.config.to_diff_dict()]
     parts += [base.generation_config.to_diff_dict()] if getattr(base, "generation_config", None) else []
-    return digest(*(json.dumps(kept(part), sort_keys=True, default=str) for part in parts))
+    return digest(*(json.dumps(own_values(part), sort_keys=True, default=str) for part in parts))
 
 
 def own_attention(config: Config) -> str:

@@ -155,8 +155,8 @@ def memory(
         answers: held-out questions that one device answers at once.
         shards: devices that share weights, gradients and optimizer with FSDP2 or ZeRO-3; 1: each device has all.
     """
-    kept = least(shape, training, model, shards)
-    gradients = kept.pop("gradients")
+    always = least(shape, training, model, shards)
+    gradients = always.pop("gradients")
     length = prompt_length + (training.max_completion_length or 0)
     tokens = training.per_device_train_batch_size * length
     tokens = min(tokens, max(pack_tokens, length)) if pack_tokens else tokens
@@ -182,7 +182,7 @@ def memory(
         {**vllm, "copies of frozen weights": copies} if vllm else {**sampler, "generation": rollout_per_device * row},
         {**between_rollouts, **sampler, "evaluation": answers * row},
     )
-    return kept | max(moments, key=lambda parts: sum(parts.values()))
+    return always | max(moments, key=lambda parts: sum(parts.values()))
 
 
 def row_bytes(shape: Shape, training: GRPOConfig, model: ModelConfig, length: int) -> float:
@@ -217,10 +217,10 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
         head += embedding * (4.0 if dtype == 4 else 4.0 + dtype)
         head += number * (shape.parameters - embedding) if number < dtype else 0
     per_layer = dtype * shape.hidden if training.gradient_checkpointing else layer
-    kept = tokens * (5 * dtype * shape.hidden + shape.layers * per_layer)
+    activations = tokens * (5 * dtype * shape.hidden + shape.layers * per_layer)
     now: float = (10 if shape.adapter else 2 * number) * shape.intermediate  # LoRA's dropout is in float32
     now += layer if training.gradient_checkpointing else 0
-    return float(kept + max(head, tokens * now))
+    return float(activations + max(head, tokens * now))
 
 
 def disk(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float]:

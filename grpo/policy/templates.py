@@ -3,6 +3,7 @@
 Preflight's table lists each change.
 """
 
+import copy
 import dataclasses
 import json
 import re
@@ -24,8 +25,10 @@ ADD_END = "make that an end token (eos_token in tokenizer_config.json, or one mo
 ADD_END += "generation_config.json), or let the template write one"  # if `unended`
 
 
-def fit_to_template(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> Task:
-    """Return the task with prompts for this chat template, and a note for each change.
+def fit_to_template(
+    task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict
+) -> tuple[Task, PreTrainedTokenizerBase]:
+    """Return the task with prompts for this chat template and a note for each change, and a tokenizer that keeps tags.
 
     Args:
         kwargs: GRPOConfig's chat_template_kwargs.
@@ -39,7 +42,8 @@ def fit_to_template(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict
         notes.append(
             Check("warning", "tags", finding, "use another prompt_format, or a tokenizer with another eos_token")
         )
-    if tags := keep_tags(tokenizer, task.perfect("", "")):
+    tokenizer, tags = keeping_tags(tokenizer, task.perfect("", ""))
+    if tags:
         finding = f"{', '.join(tags)} are special tokens of the tokenizer, which decoding would drop"
         notes.append(Check("ok", "tags", f"{finding}; here they are ordinary ones, so that rewards see them"))
     if unread := [key for key in kwargs if not re.search(rf"\b{re.escape(key)}\b", str(tokenizer.chat_template))]:
@@ -68,7 +72,7 @@ def fit_to_template(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict
             raise UserError(f"{where} changes the worked examples, even in the user message; use num_shots 0")
         notes.append(Check("ok", "worked examples", finding))
     chosen = dataclasses.replace(chosen, prefill=prompts.prefilled(rendered, chosen.completion))
-    return dataclasses.replace(task, prompt=chosen, notes=notes)
+    return dataclasses.replace(task, prompt=chosen, notes=notes), tokenizer
 
 
 def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> str:
@@ -108,8 +112,8 @@ def unended(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], kwargs: d
         rendered = str(tokenizer.apply_chat_template(chat, tokenize=False, **kwargs))
     except Exception:  # it may raise for an unexpected conversation
         return ""
-    _, found, end = rendered.rpartition(ANSWER)
-    if not found or set(tokenizer.encode(end, add_special_tokens=False)) & set(ends):
+    _, written, end = rendered.rpartition(ANSWER)
+    if not written or set(tokenizer.encode(end, add_special_tokens=False)) & set(ends):
         return ""
     tokens = " or ".join(repr(tokenizer.decode(token)) for token in ends)
     return (
@@ -117,20 +121,21 @@ def unended(tokenizer: PreTrainedTokenizerBase, ends: Collection[int], kwargs: d
     )
 
 
-def keep_tags(tokenizer: PreTrainedTokenizerBase, completion: str) -> list[str]:
-    """Turn special tokens of a perfect completion into ordinary ones, which decoding keeps. Return their names.
+def keeping_tags(tokenizer: PreTrainedTokenizerBase, completion: str) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """Return a tokenizer for which special tokens of a perfect completion are ordinary, and their names.
 
-    Otherwise the model's tags would vanish before rewards, evaluation and `ask` see them. Ids stay the same; the end
-    token and the padding token stay special. Tokenizers without a tokenizer.json are not changed, and preflight's
-    test completions show the tags that decoding drops.
+    Decoding drops special ones: the model's tags would vanish before rewards, evaluation and `ask` see them. Ids stay
+    the same; the end token and the padding token stay special. A tokenizer without a tokenizer.json is returned as it
+    is, and preflight's test completions show the tags that decoding drops.
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     ends = (tokenizer.eos_token, tokenizer.pad_token, tokenizer.bos_token)
     tags = [token for token in tokenizer.all_special_tokens if token in completion and token not in ends]
     if not tags or backend is None:
-        return []
+        return tokenizer, []
     state = json.loads(backend.to_str())
     for token in state["added_tokens"]:
         token["special"] &= token["content"] not in tags
-    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))  # type: ignore[attr-defined]  # it has no setter
-    return tags
+    changed: Any = copy.copy(tokenizer)
+    changed._tokenizer = Tokenizer.from_str(json.dumps(state))  # it has no setter
+    return changed, tags

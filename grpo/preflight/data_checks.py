@@ -46,19 +46,22 @@ def about_findings(plan: Plan) -> Iterator[Check]:
 def about_unused_text(plan: Plan) -> Iterator[Check]:
     """Warn of columns with text that reaches neither the prompts nor a reward or judge."""
     judges, rewards = [plan.task.judge] if plan.task.judge else [], list(plan.rewards.values())
-    ours = [one for one in rewards if re.match(r"rewards$|grpo\.", str(getattr(innermost(one), "__module__", "")))]
-    others = [one for one in rewards if one not in ours]
+    modules = [str(getattr(innermost(reward), "__module__", "")) for reward in rewards]
+    ours = [reward for reward, module in zip(rewards, modules, strict=True) if re.match(r"rewards$|grpo\.", module)]
+    others = [reward for reward in rewards if reward not in ours]
     if any(map(passes_on, others)) or any(passes_on(judge, 1) for judge in judges):
         return  # they may read any column
-    reached = {"question", "answer"}.union(*(parameters(one) for one in rewards))
+    reached = {"question", "answer"}.union(*(parameters(reward) for reward in rewards))
     readers: list[Any] = [*others, *judges]
     reached = reached.union(*map(mentioned, readers))
-    reached |= set[str]().union(*(mentioned(one) for one in ours)) - {"role", "content"}  # of messages
+    reached |= set[str]().union(*(mentioned(reward) for reward in ours)) - {"role", "content"}  # of messages
     unused = [column for column in plan.data.texts if not column.goes_to & reached]
-    loud = [one for one in unused if not one.quiet or (one.quiet == ALIKE and one.path[0] in ADDED)]
+    loud = [column for column in unused if not column.quiet or (column.quiet == ALIKE and column.path[0] in ADDED)]
     names = [column.name for column in loud]
     others_unused = [column for column in unused if column not in loud]
-    quiet = {why: [one.name for one in others_unused if one.quiet == why] for why in (LOOKS, ALIKE, FACTS, READ)}
+    quiet = {
+        why: [column.name for column in others_unused if column.quiet == why] for why in (LOOKS, ALIKE, FACTS, READ)
+    }
     if any(quiet.values()):
         finding = "; ".join(f"{listed(columns)} ({why})" for why, columns in quiet.items() if columns)
         yield Check("ok", "unused text", f"not used: {finding}", routine=True)
@@ -118,8 +121,8 @@ def about_best(plan: TrainingPlan) -> Iterator[Check]:
         yield Check("error", "metric_for_best_model", finding, f"use {', '.join(measured)}")
         return
     every = f"every {training.eval_steps:g} steps" if training.eval_strategy == "steps" else "after each epoch"
-    kept = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
-    yield Check("ok", "best checkpoint", f"by {metric}, measured {every}{kept}")
+    saved = ", and its weights are saved at the end" if training.load_best_model_at_end else ""
+    yield Check("ok", "best checkpoint", f"by {metric}, measured {every}{saved}")
 
 
 def _measured(plan: TrainingPlan) -> list[str]:
@@ -152,7 +155,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         kinds["JSON" if an_object else kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
     first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
-    alike = len(rows) > 1 and len({same_text(one) for row in rows for one in row}) == 1
+    alike = len(rows) > 1 and len({same_text(gold) for row in rows for gold in row}) == 1
     if repeat(rows) or alike:  # labels
         quoted = ((share, "" if share.others else '"') for share in distribution(rows))
         first = ", ".join(f"{sign}{shorten(share.answer)}{sign} {100 * share.gold:.0f} %" for share, sign in quoted)
@@ -232,7 +235,7 @@ def _remedy_of_golds(plan: Plan, refused: Refused) -> str:
 @CHECKS.add
 def about_separators(plan: Plan) -> Iterator[Check]:
     """Warn of a gold answer with a comma that can be read in two ways."""
-    golds = (one for gold in plan.data.rows["answer"] if gold is not None for one in alternatives(gold))
+    golds = (text for gold in plan.data.rows["answer"] if gold is not None for text in alternatives(gold))
     if unclear := next((gold for gold in golds if "," in gold and is_ambiguous(gold)), ""):
         finding = f'"{unclear}" is a number with a decimal comma, or a list; both are right'
         remedy = f"write {unclear.replace(',', '.')} or {unclear.replace(',', ', ')} in a `prepare`"

@@ -157,14 +157,14 @@ def about_disk(plan: TrainingPlan) -> Iterator[Check]:
         return
     training, output = plan.config.training, plan.run.output
     checkpoint, final = memory.disk(shape, training, plan.config.model)
-    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
-    needed = kept * checkpoint + final
+    count = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
+    needed = count * checkpoint + final
     existing = next(path for path in (output, *output.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    files = f"{kept} checkpoints of {human_bytes(checkpoint)} and the model" if kept else "the model, no checkpoint"
+    files = f"{count} checkpoints of {human_bytes(checkpoint)} and the model" if count else "the model, no checkpoint"
     finding = f"about {human_bytes(needed)}: {files}; {human_bytes(free)} free in {existing}"
     remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
-    status = "error" if free < final + bool(kept) * checkpoint else "warning"
+    status = "error" if free < final + bool(count) * checkpoint else "warning"
     yield warn_if(free < needed, "disk", finding, remedy, status, routine=True)
 
 

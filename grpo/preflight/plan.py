@@ -18,10 +18,10 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data, Questions
 from grpo.policy import memory
 from grpo.policy.loading import read_configs
-from grpo.preflight.reward_trial import Trial, perturbed, try_rewards
+from grpo.preflight.reward_trial import Trial, perfect_values, perturbed, try_rewards
 from grpo.runs.run import Run
 from grpo.scoring.guard import without_effects
-from grpo.scoring.registry import weights_of
+from grpo.scoring.registry import penalties, weights_of
 from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Rewards, Scorer
 from grpo.task import prompts
@@ -126,14 +126,14 @@ class Plan:
         tables = {"training": self.data.rows, "held-out": self.data.held_out}
         if self.data.cut_off or self.data.rows is self.data.held_out:
             tables = {"": self.data.rows}
-        found = {}
+        refused = {}
         for name, table in tables.items():
             if self.task.judge:  # it may read any column
-                given = table.select(range(min(len(table), MOST)))
+                rows = table.select(range(min(len(table), MOST)))
             else:
-                given = table.select_columns(["question", "answer"])
-            found[name] = try_golds(self.task, given.to_list(), bool(self.trial.exact))
-        return found
+                rows = table.select_columns(["question", "answer"])
+            refused[name] = try_golds(self.task, rows.to_list(), bool(self.trial.exact))
+        return refused
 
     def prompt_ids(self) -> list[int]:
         """Tokens of the first prompt, as the sampler gets them."""
@@ -161,8 +161,8 @@ class TrainingPlan(Plan):
         if device.type == "cuda":
             (free, total), name = torch.cuda.mem_get_info(device), torch.cuda.get_device_name(device)
         else:  # whose memory the processes of a machine share
-            found, processes = psutil.virtual_memory(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            free, total = found.available // processes, found.total // processes
+            machine, processes = psutil.virtual_memory(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            free, total = machine.available // processes, machine.total // processes
             name = "this machine" + f" for each of {processes} processes" * (processes > 1)
         return Device(device.type, name, -largest(-free), -largest(-total))
 
@@ -180,6 +180,11 @@ class TrainingPlan(Plan):
     def trial(self) -> Trial:
         data = self.data
         return try_rewards(self.scorer, data.train[0], data.reasoning[0], self.tokenizer, data.wrong_answer)
+
+    @property
+    def perfect(self) -> dict[str, float]:
+        """Each reward's value for a perfect completion, by logged name, if it pays more for that than for another."""
+        return perfect_values(self.trial, penalties(self.rewards))
 
 
 class Checks:

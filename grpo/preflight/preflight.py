@@ -11,22 +11,18 @@ from grpo.core.processes import console, is_first_process, say
 from grpo.core.text import for_rich, shorten
 from grpo.preflight import data_checks, model_checks, reward_checks, room, run_checks
 from grpo.preflight.plan import Plan, TrainingPlan
-from grpo.preflight.reward_trial import completions_table, perfect_values, rewards_table
-from grpo.scoring.registry import penalties, refuse_columns_like_parameters
+from grpo.preflight.reward_trial import completions_table, rewards_table
+from grpo.scoring.registry import refuse_columns_like_parameters
 from grpo.task.gold import readable
 
 MODULES = (run_checks, data_checks, reward_checks, model_checks)  # the table's order
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
-def check(plan: Plan) -> dict[str, float]:
+def check(plan: Plan) -> None:
     """Print the checks, the rewards of test completions, and a prompt exactly as the model gets it.
 
     A dry run prints all of the checks, and the test completions.
-
-    Returns:
-        Each reward's value for a perfect completion, by its logged name, if it pays more for that than for another;
-        empty without training.
 
     Raises:
         UserError: a check failed.
@@ -45,7 +41,6 @@ def check(plan: Plan) -> dict[str, float]:
     if dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
-    return perfect_values(plan.trial, penalties(plan.rewards))
 
 
 def outcomes(plan: Plan) -> list[Check]:

@@ -76,13 +76,13 @@ def try_rewards(
     task = scorer.task
 
     def made(texts: Mapping[str, str]) -> dict[str, Sample]:
-        found: dict[str, Sample] = {}
+        by_kind: dict[str, Sample] = {}
         for kind, text in texts.items():
             ids = tokenizer.encode(text, add_special_tokens=False)
             decoded = str(tokenizer.decode(ids, skip_special_tokens=True))
             same = (sample for sample in judged.values() if sample.text == decoded)  # is not judged again
-            found[kind] = next(same, Sample(row, decoded, ids))
-        return dict(zip(found, scorer.judge(list(found.values())), strict=True))
+            by_kind[kind] = next(same, Sample(row, decoded, ids))
+        return dict(zip(by_kind, scorer.judge(list(by_kind.values())), strict=True))
 
     with without_effects():
         judged: dict[str, Sample] = {}
@@ -138,12 +138,12 @@ def perfect_values(trial: Trial, penalties: Collection[str]) -> dict[str, float]
     Args:
         penalties: rewards that pay 0 at most.
     """
-    found = {}
+    paid = {}
     for name, values in trial.values.items():
         perfect, numbers = values.get("perfect"), [value for value in values.values() if isinstance(value, float)]
         if isinstance(perfect, float) and (name in penalties or perfect > min(numbers)):
-            found[name] = perfect
-    return found
+            paid[name] = perfect
+    return paid
 
 
 def works(values: Mapping[str, Score]) -> bool:

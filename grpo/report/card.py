@@ -136,7 +136,7 @@ def of_repository(text: str, repository: str) -> str:
     'pipeline("text-generation", model="me/x", device_map="auto")'
     """
     loads = re.compile(r'(pipeline\("text-generation", model=")[^"\n]*(?=")')
-    return loads.sub(lambda found: found[1] + repository, text, count=1)
+    return loads.sub(lambda head: head[1] + repository, text, count=1)
 
 
 def is_hub_id(name: str) -> bool:

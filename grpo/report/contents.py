@@ -67,8 +67,8 @@ def entries(name: str) -> Iterator[RunFile]:
 
 def _is_kept(name: str) -> bool:
     """True for a file of a run that `draw` does not write over."""
-    known = list(entries(name))
-    return bool(known) and not any(file.draw for file in known)
+    files = list(entries(name))
+    return bool(files) and not any(file.draw for file in files)
 
 
 def draw(directory: Path) -> list[Path]:

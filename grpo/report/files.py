@@ -67,8 +67,8 @@ class RunFiles:
     @property
     def held_out_curves(self) -> list[Measure]:
         """The measures whose curves are drawn."""
-        drawn = [one for one in measures.MEASURES if one.curve and one.logged in self.curves]
-        return [one for one in drawn if not self.evaluations or one.key in self.results]
+        drawn = [measure for measure in measures.MEASURES if measure.curve and measure.logged in self.curves]
+        return [measure for measure in drawn if not self.evaluations or measure.key in self.results]
 
     @property
     def resume(self) -> str | None:

@@ -88,5 +88,5 @@ def _local_base(run: Path) -> str:
 def _listed(folder: Path) -> str:
     """List the files that are uploaded, with their sizes, for the console."""
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    each = ", ".join(f"{name} {human_bytes(size)}" for name, size in sizes.items())
-    return printable(f"Uploading {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}: {each}")
+    files = ", ".join(f"{name} {human_bytes(size)}" for name, size in sizes.items())
+    return printable(f"Uploading {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}: {files}")

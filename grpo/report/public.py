@@ -83,9 +83,11 @@ EXACT = ("prompt", "shots")  # for `ask`
 def files_of(run: Path) -> list[str]:
     """Return the names of a run's public files, sorted. Links, whatever they point to, are not among them."""
     names = {path.name for path in run.iterdir() if path.is_file() and not path.is_symlink()}
-    model = [name for name in names if any(fnmatchcase(name, known) for known in (*CONFIGS, *WEIGHTS, *VOCABULARIES))]
-    known = {name: list(contents.entries(name)) for name in names}
-    records = [name for name, files in known.items() if files and not any(file.is_private for file in files)]
+    model = [
+        name for name in names if any(fnmatchcase(name, pattern) for pattern in (*CONFIGS, *WEIGHTS, *VOCABULARIES))
+    ]
+    listed = {name: list(contents.entries(name)) for name in names}
+    records = [name for name, files in listed.items() if files and not any(file.is_private for file in files)]
     page = {"report.html"} & names  # another one, without completions
     return sorted({*model, *records, *page, *_own_code(run, names)})
 
@@ -93,8 +95,8 @@ def files_of(run: Path) -> list[str]:
 def _own_code(run: Path, names: Collection[str]) -> set[str]:
     """Return the names of a model's and a tokenizer's own Python files: `auto_map`'s, and those that these import."""
     named = [read_value(run / name, "auto_map") for name in ("config.json", "tokenizer_config.json") if name in names]
-    paths = [path for each in named if isinstance(each, dict) for path in _texts(list(each.values()))]
-    new = {found[1] for path in paths if (found := re.fullmatch(r"(\w+)\.\w+", path))}  # not "other/repository--…"
+    paths = [path for classes in named if isinstance(classes, dict) for path in _texts(list(classes.values()))]
+    new = {match[1] for path in paths if (match := re.fullmatch(r"(\w+)\.\w+", path))}  # not "other/repository--…"
     files = set[str]()
     while new := {f"{name}.py" for name in new} & set(names) - files:
         files |= new
@@ -152,7 +154,8 @@ def _public_record(record: RunRecord, hide: Callable[[str], str]) -> dict[str, A
     public = {key: _mapped(values[key], hide) for key in RECORD if key in values}
     public |= {key: _mapped(values[key], word) for key in ("program", "argv", "settings") if key in values}
     sessions = public.get("sessions", [])
-    public |= {"sessions": [{key: one[key] for key in SESSION if key in one} for one in sessions]} if sessions else {}
+    if sessions:
+        public["sessions"] = [{key: session[key] for key in SESSION if key in session} for session in sessions]
     return public | {key: values[key] for key in EXACT if key in values}
 
 

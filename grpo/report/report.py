@@ -68,14 +68,14 @@ def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
 
     Only evaluations with the same questions in the same order are counted.
     """
-    answers = {when: found for when in run.evaluations if (found := run.samples(when))}
-    golds: list[Any] = [one.gold for one in next(iter(answers.values()), [])]
+    answers = {when: samples for when in run.evaluations if (samples := run.samples(when))}
+    golds: list[Any] = [sample.gold for sample in next(iter(answers.values()), [])]
     if not repeat(golds):
         return [], None
     given = {
-        when: [one.verdict.read for one in of_evaluation]
+        when: [sample.verdict.read for sample in of_evaluation]
         for when, of_evaluation in answers.items()
-        if [one.gold for one in of_evaluation] == golds
+        if [sample.gold for sample in of_evaluation] == golds
     }
     shares = distribution(golds, given)
     return shares, max((share for share in shares if not share.others), key=lambda share: share.gold)

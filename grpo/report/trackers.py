@@ -42,6 +42,8 @@ def names(report_to: str | None) -> list[str]:
 def drop_missing(settings: Settings) -> None:
     """Reduce `report_to` to the usable trackers, with a note for each missing or offline one.
 
+    Without a login WANDB_MODE is set in the environment.
+
     Raises:
         UserError: a name is unknown, or the command line names a tracker that is missing.
     """
@@ -68,11 +70,13 @@ def drop_missing(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def harmless(callbacks: Iterable[Any]) -> Iterator[None]:
+def dropping_failed(callbacks: Iterable[Any]) -> Iterator[None]:
     """Drop a tracker that fails with one line, instead of ending the run.
 
+    In this context TRL's modules call trackers through ours.
+
     Args:
-        callbacks: the trainer's; those of trackers are changed for good.
+        callbacks: the trainer's. Events of trackers' callbacks are replaced, for good: they are called after training.
     """
     failed: set[str] = set()
 

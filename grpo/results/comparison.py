@@ -55,9 +55,9 @@ def is_significant(fixed: int, broken: int) -> bool:
 
 def _lowest(fixed: int, broken: int, n: int) -> float:
     """The smallest difference that the score test does not reject, by bisection."""
-    rejected, kept = -1.0, (fixed - broken) / n
+    rejected, accepted = -1.0, (fixed - broken) / n
     for _ in range(50):
-        difference = (rejected + kept) / 2
+        difference = (rejected + accepted) / 2
         # the likeliest share of broken questions, had they this difference: the root of a quadratic equation
         slope = (2 * n - fixed + broken) * difference - fixed - broken
         share = ((slope**2 + 8 * n * broken * difference * (1 - difference)) ** 0.5 - slope) / (4 * n)
@@ -65,8 +65,8 @@ def _lowest(fixed: int, broken: int, n: int) -> float:
         if (fixed - broken - n * difference) ** 2 > Z**2 * variance:
             rejected = difference
         else:
-            kept = difference
-    return kept
+            accepted = difference
+    return accepted
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -78,7 +78,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
     mean, freedom = fmean(values), len(values) - 1
     if not freedom:
         return mean, None, None
-    t = STUDENT_95[max(known for known in STUDENT_95 if known <= freedom)]
+    t = STUDENT_95[max(listed for listed in STUDENT_95 if listed <= freedom)]
     half = t * stdev(values, mean) / len(values) ** 0.5
     return mean, mean - half, mean + half
 
@@ -95,7 +95,7 @@ def compare(before: Sequence[Sample], after: Sequence[Sample], judge_error: str 
         with `difference_low` and `difference_high`, and `p_value`; a mean has means instead, over the `n` questions
         with a value both times; only `n`, 0, without such questions.
     """
-    if [one.question for one in before] != [one.question for one in after] or not before:
+    if [sample.question for sample in before] != [sample.question for sample in after] or not before:
         raise UserError("comparison: the two evaluations asked different questions; evaluate both on the same rows")
     changes: dict[str, Any] = {"n": len(before), "verdict": "", "sentence": "", "rewards": {}}
     for measure in measures.of_samples([*before, *after]):

@@ -174,6 +174,8 @@ def of_summaries(summaries: Iterable[Summary]) -> list[Measure]:
     summaries = list(summaries)
     return [
         measure
-        for measure in _with_rewards(key[7:] for one in summaries for key in one if key.startswith("reward_"))
+        for measure in _with_rewards(
+            key[7:] for of_evaluation in summaries for key in of_evaluation if key.startswith("reward_")
+        )
         if any(summary.get(measure.key) is not None and measure.tells(summary) for summary in summaries)
     ]

@@ -51,7 +51,7 @@ def print_answers(when: str, samples: Sequence[Sample], pattern: str = "xml") ->
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
     """Print the summary `only`, or `before` and `after` with their comparison."""
     last = list(summaries.values())[-1]
-    meant = [f"{one.words}: {text}" for one in of_summaries([last]) if (text := one.meaning(last))]
+    meant = [f"{measure.words}: {text}" for measure in of_summaries([last]) if (text := measure.meaning(last))]
     caption = "; ".join(meant) or "no accuracy"
     title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
     table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)

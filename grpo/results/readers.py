@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from grpo.core.jsonfiles import read_lines, read_object
-from grpo.core.kinds import check
+from grpo.core.kinds import require
 from grpo.results import measures
 
 Number = float | None
@@ -86,21 +86,21 @@ class Comparison(TypedDict, total=False):
     rewards: dict[str, ChangeOfMean | None] | None
 
 
-CHANGES = {one.name: (ChangeOfShare if one.is_share else ChangeOfMean) | None for one in measures.MEASURES}
-KEYS = tuple(one.key for one in measures.MEASURES)  # how the keys of measures, intervals and rewards begin
+CHANGES = {measure.name: (ChangeOfShare if measure.is_share else ChangeOfMean) | None for measure in measures.MEASURES}
+KEYS = tuple(measure.key for measure in measures.MEASURES)  # how the keys of measures, intervals and rewards begin
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Read eval_*.json."""
     summary = read_object(path, Evaluation)
-    check(summary, {key: Number for key in summary if key.startswith(KEYS)}, str(path))
+    require(summary, {key: Number for key in summary if key.startswith(KEYS)}, str(path))
     return summary
 
 
 def read_comparison(path: Path) -> dict[str, Any]:
     """Read comparison.json."""
     comparison = read_object(path, Comparison)
-    check(comparison, CHANGES, str(path))
+    require(comparison, CHANGES, str(path))
     return comparison
 
 

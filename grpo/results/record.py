@@ -12,7 +12,7 @@ from exact_answers.marks import check_pattern
 from grpo.core import commands
 from grpo.core.errors import UserError
 from grpo.core.jsonfiles import read_object, read_value, write_json
-from grpo.core.kinds import check
+from grpo.core.kinds import require
 from grpo.task.prompts import PromptFormat, Shot
 
 FILE = "run.json"
@@ -51,7 +51,7 @@ class Session(TypedDict, total=False):
     seconds: float
 
 
-class Settings(TypedDict, total=False):
+class KindsOfSettings(TypedDict, total=False):
     """The settings that a tool does more with than to show or compare them."""
 
     run_name: str | None
@@ -115,7 +115,7 @@ class RunRecord:
     code: dict[str, str] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     decisions: list[str] | None = None
-    settings: dict[str, Any] = field(default_factory=dict, metadata={"kind": Settings})
+    settings: dict[str, Any] = field(default_factory=dict, metadata={"kind": KindsOfSettings})
     sessions: list[dict[str, Any]] = field(default_factory=list, metadata={"kind": list[Session]})
     seconds: float | None = None
     step: int | None = None
@@ -139,7 +139,7 @@ class RunRecord:
         """Read a record from any file that has one, such as a checkpoint's seal; of these keys alone, if given."""
         values = {key: value for key, value in read_object(path).items() if value is not None}
         fields = {key: value for key, value in values.items() if key in (keys or KINDS)}
-        check(fields, KINDS, str(path))
+        require(fields, KINDS, str(path))
         try:
             check_pattern(fields.get("prompt", {}).get("pattern", "xml"))
         except ValueError as error:
@@ -157,8 +157,8 @@ class RunRecord:
         """Return the values that the record has, by key."""
         empty, always = type(self)(), ALWAYS if self.program is not None else ()
         values = {key: getattr(self, key) for key in KINDS}
-        kept = {key: value for key, value in values.items() if key in always or value != getattr(empty, key)}
-        return kept | dict(self.others)
+        filled = {key: value for key, value in values.items() if key in always or value != getattr(empty, key)}
+        return filled | dict(self.others)
 
     def write(self, directory: Path) -> None:
         """Write the record to a directory, atomically."""

@@ -20,4 +20,6 @@ def read_samples(file: Path) -> list[Sample]:
 
 def most_given(samples: Sequence[Sample]) -> given.OneAnswer | None:
     """Return the most frequent answer to different questions; None if one has no gold answer."""
-    return given.one_answer([given.tally([one.verdict.read for one in samples], [one.gold for one in samples])])
+    return given.one_answer(
+        [given.tally([sample.verdict.read for sample in samples], [sample.gold for sample in samples])]
+    )

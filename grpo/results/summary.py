@@ -57,8 +57,8 @@ def table_rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any
     for measure in measures.of_summaries(summaries):
         cells = [_cell(measure, summary, measure.key) for summary in summaries]
         if len(summaries) == 2:
-            known = [summary[measure.key] for summary in summaries if summary.get(measure.key) is not None]
-            apart = {"difference": known[1] - known[0]} if len(known) == 2 else {}
+            figures = [summary[measure.key] for summary in summaries if summary.get(measure.key) is not None]
+            apart = {"difference": figures[1] - figures[0]} if len(figures) == 2 else {}
             cells.append(_cell(measure, change_of(measure, comparison) or apart, "difference", "+"))
         table[measure.key] = measure.label.replace("@k", f"@{k}"), cells
     return table

@@ -17,7 +17,7 @@ SHOWN = 8  # answers in a distribution
 FREQUENT, CLIPPED = 3, 200  # answers that a tally keeps, and characters of each
 WHOLE = "the whole completion"
 
-Given = Sequence[str]  # answers to questions, in their order
+Answers = Sequence[str]  # answers to questions, in their order
 
 
 def how_read(text: str, read: str, pattern: str, judged: str | None = None) -> str:
@@ -74,10 +74,10 @@ def repeat(golds: Sequence[Gold | None]) -> bool:
 
 def _first_alternatives(golds: Iterable[Gold | None]) -> dict[str, str]:
     """Return the first alternative of each gold answer by `same_text` of all its alternatives."""
-    return {same_text(one): alternatives(gold)[0] for gold in golds for one in alternatives(gold)}
+    return {same_text(alternative): alternatives(gold)[0] for gold in golds for alternative in alternatives(gold)}
 
 
-def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None) -> list[Share]:
+def distribution(golds: Sequence[Gold], given: Mapping[str, Answers] | None = None) -> list[Share]:
     """Return the shares of the most frequent answers, first those of the gold answers; the last is that of all others.
 
     Args:
@@ -118,7 +118,7 @@ def distribution(golds: Sequence[Gold], given: Mapping[str, Given] | None = None
     return shares
 
 
-def tally(given: Given, golds: Sequence[Gold | None], group: int = 1) -> dict[str, Any] | None:
+def tally(given: Answers, golds: Sequence[Gold | None], group: int = 1) -> dict[str, Any] | None:
     """Count answers and gold answers, for `one_answer` and JSON; None if a question has no gold answer.
 
     Args:
@@ -165,14 +165,14 @@ def one_answer(tallies: Sequence[dict[str, Any] | None]) -> OneAnswer | None:
     >>> one_answer([tally(["A", "a", "B"], ["A", "B", "B"])])
     OneAnswer(answer='A', given=0.6666666666666666, gold=0.3333333333333333, most=0.6666666666666666, questions=3)
     """
-    counted = [each for each in tallies if each]
+    counted = [counts for counts in tallies if counts]
     if not counted or len(counted) < len(tallies):
         return None
     answers, golds, written = Counter[str](), Counter[str](), dict[str, str]()
     for sums, name in ((answers, "answers"), (golds, "golds")):
-        for text, count in (item for each in counted for item in each[name].items()):
+        for text, count in (item for counts in counted for item in counts[name].items()):
             sums[same_text(text)] += count
             written[same_text(text)] = text  # as the gold answer is written, if it is one
-    size, ((key, count), *_) = sum(each["size"] for each in counted), answers.most_common(1)
-    most, questions = max(golds.values()) / size, sum(each["questions"] for each in counted)
+    size, ((key, count), *_) = sum(counts["size"] for counts in counted), answers.most_common(1)
+    most, questions = max(golds.values()) / size, sum(counts["questions"] for counts in counted)
     return OneAnswer(written[key], count / size, golds[key] / size, most, questions)

@@ -91,19 +91,19 @@ def try_golds(task: Task, rows: Sequence[Mapping[str, Any]], exact: bool = False
         rows: with the gold `answer`; a `question` shows whether it has choices.
         exact: True if a reward compares answers character by character.
     """
-    known, refused, tried, begun = dict[Any, str | None](), dict[str, str](), 0, time.monotonic()
+    outcomes, refused, tried, begun = dict[Any, str | None](), dict[str, str](), 0, time.monotonic()
     said, count = _said_by_column(rows), 0
     for row in rows:
         golds = alternatives(row.get("answer"))
         if not golds:
             continue
-        key = tuple(golds) if task.judge is None else len(known)
-        if key not in known:
-            if len(known) >= MOST or time.monotonic() - begun > SECONDS:
+        key = tuple(golds) if task.judge is None else len(outcomes)
+        if key not in outcomes:
+            if len(outcomes) >= MOST or time.monotonic() - begun > SECONDS:
                 continue
-            known[key] = _refused(task, row, golds, exact, said)
+            outcomes[key] = _refused(task, row, golds, exact, said)
         tried += 1
-        if (given := known[key]) is not None:
+        if (given := outcomes[key]) is not None:
             count += 1
             if len(refused) < 3:
                 refused.setdefault(golds[0], given)
@@ -142,7 +142,7 @@ def _said(gold: str, by_column: Mapping[str, str]) -> Iterator[str]:
     elif LIST.fullmatch(gold):
         items = ["".join(item) for item in ITEM.findall(gold)]
         # alternatives, one within another; else it may be JSON, or what a program prints; NumPy writes no commas
-        if "' '" in gold or any(one != two and f" {one} " in f" {two} " for one in items for two in items):
+        if "' '" in gold or any(part != item and f" {part} " in f" {item} " for part in items for item in items):
             yield from items
     elif "|" in gold.strip("|") and kind_of(gold) == "text" and "\n" not in gold and not BARRED.search(gold):
         yield from filter(None, map(str.strip, gold.split("|")))
@@ -152,14 +152,18 @@ def _said(gold: str, by_column: Mapping[str, str]) -> Iterator[str]:
     elif yes := YES.fullmatch(gold):
         yield yes[1]
     elif kind_of(gold) == "text":
-        number, text = (read if read != gold else "" for read in (grade(gold, one, "text").read for one in ANOTHER))
+        number, text = (
+            read if read != gold else "" for read in (grade(gold, another, "text").read for another in ANOTHER)
+        )
         is_sentence = SENTENCE.fullmatch(gold)
         if not (number and (is_sentence or STATED.search(gold.rpartition(number)[0]))):
             number = ""
         if not (text and is_sentence) or grade(f"The answer is {gold}.", gold).right:
             text = ""
         if number or text:
-            yield from [] if any(grade(one, gold, "text").right for one in (number, text) if one) else [number or text]
+            yield from (
+                [] if any(grade(said, gold, "text").right for said in (number, text) if said) else [number or text]
+            )
         elif len(gold) > LONG and not grade(f"The answer is {gold}.", gold).right:
             yield WORD_FOR_WORD
 

@@ -157,8 +157,8 @@ def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
     (['4', 'four'], '4', None)
     """
     texts = map(_written, _items(value))
-    found = [text and _marked(text, mark) if mark else text for text in texts]
-    return _gold([_cleaned(text, mark, _notation(found)) for text in found])
+    marked = [text and _marked(text, mark) if mark else text for text in texts]
+    return _gold([_cleaned(text, mark, _notation(marked)) for text in marked])
 
 
 def _items(value: Any) -> list[Any]:

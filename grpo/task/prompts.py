@@ -132,7 +132,7 @@ def resolve(
     else:
         chosen = prompt_format if isinstance(prompt_format, PromptFormat) else _of_mapping(prompt_format)
     has_words = not isinstance(prompt_format, Mapping) or bool(prompt_format.keys() & {"system", "opening"})
-    nobodys = {known.system for known in FORMATS.values()}
+    nobodys = {shipped.system for shipped in FORMATS.values()}
     written = has_words and not (chosen.system in nobodys and chosen.opening in {*nobodys, ""})
     pattern = answer_pattern or chosen.pattern
     try:
@@ -197,7 +197,7 @@ def _read_by(prompt: PromptFormat, pattern: str, keep_words: bool) -> PromptForm
     asking = _asking_for_pattern(pattern)
     if _reads(prompt, pattern):
         asking["completion"] = prompt.completion
-    elif prompt.completion not in {known.completion for known in FORMATS.values()}:
+    elif prompt.completion not in {shipped.completion for shipped in FORMATS.values()}:
         raise UserError(
             f"answer_pattern: {pattern} does not find the answer in the completion of prompt_format "
             f"({prompt.completion!r}); change one of the two"

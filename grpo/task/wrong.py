@@ -26,9 +26,11 @@ def wrong_answer(gold: Gold, others: Iterable[Gold | None] = ()) -> str:
     '{"shop": "Ada", "total": 9.00}'
     """
     right = alternatives(gold)
-    unlike = dict.fromkeys(one for other in others for one in alternatives(other) if one not in right)
+    unlike = dict.fromkeys(
+        alternative for other in others for alternative in alternatives(other) if alternative not in right
+    )
     for candidate in _candidates(right[0], list(unlike), len(right)):
-        if candidate not in right and not any(same_answer(candidate, one) for one in right):
+        if candidate not in right and not any(same_answer(candidate, alternative) for alternative in right):
             return candidate
     return ANOTHER
 
@@ -51,12 +53,12 @@ def _candidates(answer: str, others: Sequence[str], count: int) -> Iterator[str]
         )
     kind = kind_of(answer)
     yield from sorted(others, key=lambda other: (kind_of(other) != kind, abs(len(other) - len(answer))))
-    if found := NUMERAL.search(answer):
-        number = Decimal(found[0])
+    if numeral := NUMERAL.search(answer):
+        number = Decimal(numeral[0])
         near = [number + sign * distance for distance in range(1, count + 1) for sign in (1, -1)]
         texts = [str(other) for other in near if other >= 0]
-        for text in sorted(texts, key=lambda text: abs(len(text) - len(found[0]))):
-            yield f"{answer[: found.start()]}{text}{answer[found.end() :]}"
+        for text in sorted(texts, key=lambda text: abs(len(text) - len(numeral[0]))):
+            yield f"{answer[: numeral.start()]}{text}{answer[numeral.end() :]}"
 
 
 def _read(text: str) -> Any:
@@ -83,13 +85,13 @@ def _changed(value: Any, others: Sequence[Any] = ()) -> Any:
     """Change one field of an object, or the last element of a list, to another row's if there is one."""
     if isinstance(value, dict) and value:
         for key in reversed(value):
-            if found := [other[key] for other in others if key in other and other[key] != value[key]]:
-                return value | {key: found[0]}
+            if values := [other[key] for other in others if key in other and other[key] != value[key]]:
+                return value | {key: values[0]}
         key = list(value)[-1]
         return value | {key: _changed(value[key])}
     if isinstance(value, list) and value:
-        found = [item for other in others for item in other if item not in value]
-        return [*value[:-1], found[0] if found else _changed(value[-1])]
+        values = [item for other in others for item in other if item not in value]
+        return [*value[:-1], values[0] if values else _changed(value[-1])]
     if isinstance(value, bool):
         return not value
     if isinstance(value, Written):

@@ -13,7 +13,7 @@ from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import printable, shorten
 from grpo.policy.answering import Policy
 from grpo.policy.loading import model_errors
-from grpo.policy.templates import keep_tags
+from grpo.policy.templates import keeping_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.record import read_asked
 from grpo.task.given import how_read
@@ -49,7 +49,7 @@ def answer(model_dir: Path, question: str) -> str:
             if is_adapter
             else AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
         )
-    keep_tags(tokenizer, perfect)
+    tokenizer, _ = keeping_tags(tokenizer, perfect)
     with one_line(f"ask: chat_template_kwargs in the record of {str(model_dir)!r}: "):
         tokens = list(tokenized([prompt], tokenizer, settings["chat_template_kwargs"]))
     policy = Policy(
@@ -76,13 +76,15 @@ def main(argv: list[str]) -> int:
         help="a run, or one of its checkpoints or copies; default: the newest finished run",
     )
     parser.add_argument("question", metavar="QUESTION")
-    given = parser.parse_args(argv)
-    if not given.question or (given.run is None and Path(given.question).is_dir()):
-        raise UserError(f"ask: the question is missing; write it in quotes after {given.run or given.question}")
-    run = given.run or directory.newest_finished()
+    arguments = parser.parse_args(argv)
+    if not arguments.question or (arguments.run is None and Path(arguments.question).is_dir()):
+        raise UserError(
+            f"ask: the question is missing; write it in quotes after {arguments.run or arguments.question}"
+        )
+    run = arguments.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
     # UTF-8 of a terminal whose locale is ASCII
-    question = given.question.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    question = arguments.question.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     print(answer(run, question))
     return 0

@@ -52,7 +52,7 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 
     Parts that another difference changes anyway, such as the tokens of other prompts, are no difference of their own.
     """
-    labels = dict.fromkeys(other.label for other in _differences(runs) if not other.is_setting)
+    labels = dict.fromkeys(difference.label for difference in _differences(runs) if not difference.is_setting)
     return ["training rows" if label == ROWS else label for label in without_rest(labels)]
 
 
@@ -61,13 +61,13 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 
     A setting that another version's record lacks, and that a run does not use, is no difference.
     """
-    known = _settings(runs)
-    differ = {other.label for other in _differences(runs) if other.is_setting}
-    keys = dict.fromkeys(key for settings in known for key in settings if makes_another_experiment(key))
+    of_runs = _settings(runs)
+    differ = {difference.label for difference in _differences(runs) if difference.is_setting}
+    keys = dict.fromkeys(key for settings in of_runs for key in settings if makes_another_experiment(key))
     return {
-        key: [settings.get(key, MISSING) for settings in known]
+        key: [settings.get(key, MISSING) for settings in of_runs]
         for key in keys
-        if (key in differ if all(key in settings for settings in known) else any(is_used(run, key) for run in runs))
+        if (key in differ if all(key in settings for settings in of_runs) else any(is_used(run, key) for run in runs))
     }
 
 
@@ -86,7 +86,7 @@ def _settings(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
     differ = len({run.step for run in runs if "after" in run.evaluations}) > 1
     steps = [{"steps": run.step} if differ else {} for run in runs]
     own = [{"commit": run.record.commit, "processes": run.record.world_size} for run in runs]
-    return [run.settings | known | counted for run, known, counted in zip(runs, own, steps, strict=True)]
+    return [run.settings | facts | counted for run, facts, counted in zip(runs, own, steps, strict=True)]
 
 
 def is_used(run: RunFiles, key: str) -> bool:
@@ -146,7 +146,7 @@ def _copies(runs: Sequence[RunFiles]) -> dict[Path, Path]:
     copies: dict[Path, Path] = {}
     for run in runs:
         if answers := run.samples("after"):
-            same = first.setdefault(json.dumps([one.to_json() for one in answers]), run.directory)
+            same = first.setdefault(json.dumps([sample.to_json() for sample in answers]), run.directory)
             copies |= {} if same == run.directory else {run.directory: same}
     return copies
 
@@ -165,8 +165,8 @@ def _table(runs: Sequence[RunFiles], counted_runs: Sequence[RunFiles], hidden: S
         counted_runs: the runs whose mean gain is shown, if there are any.
         hidden: measures that are not the same in all runs.
     """
-    known = [one for one in measures.MEASURES if one.curve and one not in hidden]
-    shown = [one for one in known if any(one.key in run.results for run in runs)]
+    drawn = [measure for measure in measures.MEASURES if measure.curve and measure not in hidden]
+    shown = [measure for measure in drawn if any(measure.key in run.results for run in runs)]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for measure in shown:
@@ -192,8 +192,8 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         if what := _other_judges(first, run) or ("" if pairs else "answered other questions"):
             lines.append(f"{first.directory} and {run.directory} {what}: their gains cannot be compared")
             continue
-        compared = comparison.compare([one for one, _ in pairs], [two for _, two in pairs])
-        shown = [one for one in measures.MEASURES if one.curve and one.is_share and one.key in first.results]
+        compared = comparison.compare([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+        shown = [drawn for drawn in measures.MEASURES if drawn.curve and drawn.is_share and drawn.key in first.results]
         parts = [_paired(measure, change) for measure in shown if (change := change_of(measure, compared))]
         same = f"the same {counted(len(pairs), 'question')}"
         if len(pairs) < max(len(answers), len(theirs)):
@@ -205,15 +205,15 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
 
 def _other_judges(first: RunFiles, run: RunFiles) -> str:
     """Say that two runs' answers were judged by other code, or may have been; "" if they were judged alike."""
-    judge, other = (one.evaluations["after"].get("judge") for one in (first, run))
+    judge, other_judge = (judged.evaluations["after"].get("judge") for judged in (first, run))
     changed = differing_sources([first, run])
-    if judge != other or f"code of the judge {judge}" in changed:
+    if judge != other_judge or f"code of the judge {judge}" in changed:
         return "have other judges"
     helpers = [label for label in changed if judge and label.startswith(HELPERS)]
     return f"may have other judges (other {', other '.join(helpers)})" if helpers else ""
 
 
-def _common(one: Sequence[Sample], other: Sequence[Sample], by_row: bool) -> list[tuple[Sample, Sample]]:
+def _common(ours: Sequence[Sample], others: Sequence[Sample], by_row: bool) -> list[tuple[Sample, Sample]]:
     """Pair the answers to the questions that are in both, with the same gold answer.
 
     Args:
@@ -224,9 +224,9 @@ def _common(one: Sequence[Sample], other: Sequence[Sample], by_row: bool) -> lis
         return json.dumps([answer.question, answer.gold, answer.columns if by_row else None])
 
     theirs: dict[str, list[Sample]] = {}
-    for answer in other:
+    for answer in others:
         theirs.setdefault(key(answer), []).append(answer)
-    return [(answer, theirs[key(answer)].pop(0)) for answer in one if theirs.get(key(answer))]
+    return [(answer, theirs[key(answer)].pop(0)) for answer in ours if theirs.get(key(answer))]
 
 
 def _paired(measure: Measure, change: dict[str, Any]) -> str:

@@ -62,8 +62,8 @@ def main(argv: list[str]) -> int:
     parser = ArgumentParser(prog="python -m grpo merge", description="Merge a run's LoRA adapter into its model.")
     parser.add_argument("run", metavar="RUN", type=Path, help="the directory of a run, or of a checkpoint in it")
     parser.add_argument("--output", type=Path, metavar="DIRECTORY", help="default: RUN/merged")
-    given = parser.parse_args(argv)
-    output = given.output or given.run / "merged"
-    merge(given.run, output)
+    arguments = parser.parse_args(argv)
+    output = arguments.output or arguments.run / "merged"
+    merge(arguments.run, output)
     print(printable(f"Saved in {output}"))
     return 0

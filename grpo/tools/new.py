@@ -73,8 +73,8 @@ def main(argv: list[str]) -> int:
     """Run `python -m grpo new` and return its exit status."""
     parser = ArgumentParser(prog="python -m grpo new", description="Write the script, its rewards and the demo.")
     parser.add_argument("directory", metavar="DIR", type=Path, help="the directory to write to; . is this one")
-    given = parser.parse_args(argv)
-    write(given.directory)
-    wrote = f"Wrote train_grpo.py, rewards.py and the demo (recipes/, assets/, launch/) to {given.directory}"
-    print(printable("\n".join([wrote, *next_steps(given.directory)])))
+    arguments = parser.parse_args(argv)
+    write(arguments.directory)
+    wrote = f"Wrote train_grpo.py, rewards.py and the demo (recipes/, assets/, launch/) to {arguments.directory}"
+    print(printable("\n".join([wrote, *next_steps(arguments.directory)])))
     return 0

@@ -14,6 +14,6 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="the directory of a run, or of a merged model")
     parser.add_argument("name", metavar="NAME", help="your-name/your-model; made (public) if it does not exist")
-    given = parser.parse_args(argv)
-    print(printable(f"Uploaded to {publish(given.run, given.name)}"))
+    arguments = parser.parse_args(argv)
+    print(printable(f"Uploaded to {publish(arguments.run, arguments.name)}"))
     return 0

@@ -127,9 +127,9 @@ def scored(samples: Sequence[Sample], names: Sequence[str], task: Task, allow_fi
         row = {key: sample.row.get(key) for key in columns}
         whole.append(replace(sample, row={**row, "prompt": task.ask(str(row.get("question", "")))}))
     with without_effects():
-        found = Scorer(task, rewards, dict.fromkeys(rewards, 1.0)).reward(whole)
-    say_faults(found)
-    return found
+        rewarded = Scorer(task, rewards, dict.fromkeys(rewards, 1.0)).reward(whole)
+    say_faults(rewarded)
+    return rewarded
 
 
 def print_findings(samples: Mapping[int, Sample], task: Task, heading: str) -> None:
@@ -153,8 +153,8 @@ def print_findings(samples: Mapping[int, Sample], task: Task, heading: str) -> N
         columns["total"] = REWARD
         print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
     for name, measure in columns.items():
-        known = [value for value in map(measure.of, all_of_them) if value is not None]
-        mean, above = (decimals(fmean(known), 3), f"{fmean(value > 0 for value in known):.0%}") if known else "––"
+        values = [value for value in map(measure.of, all_of_them) if value is not None]
+        mean, above = (decimals(fmean(values), 3), f"{fmean(value > 0 for value in values):.0%}") if values else "––"
         print(f"{printable(name):<28}{mean:>12}{above:>8}")
     for kind, numbers in flagged.items():
         print(f"\n{kind} ({len(numbers)} of {len(samples)})")
@@ -188,8 +188,8 @@ def main(argv: list[str]) -> int:
         default="false",
         help="true runs code in your own files, which reward_funcs names",
     )
-    given = parser.parse_args(argv)
-    file = choose_file(given.path)
+    arguments = parser.parse_args(argv)
+    file = choose_file(arguments.path)
     task = task_of(file)
     if is_of_a_run(file):
         samples = dict(enumerate(read_samples(file), 1))
@@ -199,8 +199,8 @@ def main(argv: list[str]) -> int:
     if not samples:
         raise UserError(f"{file} is empty; write one JSON object per line")
     unscored = list(samples.values())
-    if given.reward_funcs or not (are_scored(unscored) or any(sample.gold is None for sample in unscored)):
-        names, allowed = given.reward_funcs or list(REWARD_FUNCS), given.allow_custom_rewards == "true"
+    if arguments.reward_funcs or not (are_scored(unscored) or any(sample.gold is None for sample in unscored)):
+        names, allowed = arguments.reward_funcs or list(REWARD_FUNCS), arguments.allow_custom_rewards == "true"
         samples = dict(zip(samples, scored(unscored, names, task, allowed), strict=True))
-    print_findings(samples, task, "" if file == given.path else f"{file.name}: ")
+    print_findings(samples, task, "" if file == arguments.path else f"{file.name}: ")
     return 0

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,8 @@ DRAWING = 100  # least seconds of training per second of drawing
 MAX_SKIPPED = 3  # this many skipped optimizer steps in a row end a run, since the weights do not change in between
 
 
-def callbacks_of(run: Run, scorer: Scorer, data: Data, perfect: Mapping[str, float]) -> list[TrainerCallback]:
-    """Return a run's callbacks, in order.
-
-    Args:
-        perfect: each reward's value for a perfect completion, by logged name.
-    """
+def callbacks_of(run: Run, scorer: Scorer, data: Data) -> list[TrainerCallback]:
+    """Return a run's callbacks, in order."""
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = SkipNonFiniteSteps(run.stop.ask)
     return [
@@ -45,18 +41,18 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data, perfect: Mapping[str, flo
         skip,
         Watch(run.output, skip, run.stop.ask, run.config.script.stop_on_alarm),
         StopAtRolloutEnd(run),  # last, to see the requests of the others
-        Progress(scorer.rewards, console.golds_of(data.train), scorer.task, dict(perfect)),
+        Progress(scorer.rewards, console.golds_of(data.train), scorer.task),
     ]
 
 
-def begin(trainer: RunTrainer, data: Data, perfect: Mapping[str, float]) -> None:
+def begin_record(trainer: RunTrainer, data: Data) -> None:
     """Begin the run's record and its tracker, once its trainer is built."""
     run = trainer.run
     run.begin_with(trainer.weights, trainer.configuration)
     trackers.start(run.args)
     rows = data.counts() | {"fingerprint": facts.hash_of_rows(data.train, ("question", "answer"))}  # no prompts
     tracked = {"wandb_id": trainer.wandb_id} if trainer.wandb_id else {}
-    run.begin(**trainer.scorer.task.record(), data=rows, perfect=perfect, **tracked)
+    run.begin(**trainer.scorer.task.record(), data=rows, perfect=trainer.history.perfect, **tracked)
 
 
 class MetricsFile(TrainerCallback):
@@ -161,15 +157,14 @@ class Watch(OfTrainer):
 
     @property
     def seen(self) -> History:
-        """The trainer's history; a resumed run replaces it by its own."""
+        """The trainer's history."""
         return self.trainer.history
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint, so that a resumed run raises the same alarms
         if "watch" in kept:
-            now = {"unended": self.seen.unended}  # it may have been repaired since
-            seen = {key: value for key, value in kept["watch"]["seen"].items() if key in vars(self.seen)} | now
-            self.trainer.history, self.raised = History(**seen), kept["watch"]["raised"]
+            self.seen.resume(kept["watch"]["seen"])
+            self.raised = kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)

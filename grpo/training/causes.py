@@ -7,7 +7,7 @@ more, on all logs and the held-out answers, and returns likely causes.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -80,6 +80,11 @@ class History:
             del self.rollouts[ENTROPY_WINDOW]
         self.collapsed = [*self.collapsed, collapsed][-IN_A_ROW:]
         self.given = [*self.given, given][-QUESTIONS:]  # each has a question at least
+
+    def resume(self, earlier: Mapping[str, Any]) -> None:
+        """Take over the attributes of a checkpoint's history, but for `unended`: that may have been repaired since."""
+        for name in vars(self).keys() & earlier.keys() - {"unended"}:
+            setattr(self, name, earlier[name])
 
     @property
     def ended(self) -> bool:

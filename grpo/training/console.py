@@ -37,16 +37,14 @@ class Progress(OfTrainer):
 
     Args:
         golds: gold answers by question.
-        perfect: each reward's value for a perfect completion; narrow terminals show the largest ones.
     """
 
-    def __init__(
-        self, reward_names: Iterable[str], golds: dict[str, Gold], task: Task, perfect: dict[str, float] | None = None
-    ) -> None:
+    def __init__(self, reward_names: Iterable[str], golds: dict[str, Gold], task: Task) -> None:
         self.rewards = {  # column → key of the log
             name if short_name(name) in COLUMNS else short_name(name): reward_key(name) for name in reward_names
         }
-        self.golds, self.task, self.perfect = golds, task, perfect or {}
+        self.golds, self.task = golds, task
+        self._pays: dict[str, float] = {}  # for a perfect completion, by logged name; narrow terminals show these
         self._widths: dict[str, int] = {}  # of the columns that fit, by heading
         self._rows = 0  # since the last header
         self._begun: tuple[int, float] | None = None  # first step and its end, as the first is slow
@@ -54,6 +52,7 @@ class Progress(OfTrainer):
 
     def join(self, trainer: Any) -> None:
         super().join(trainer)
+        self._pays = trainer.history.perfect
         for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
             trainer.remove_callback(stock)
         logging.disable_progress_bar()  # bars of written files would interrupt ours
@@ -86,7 +85,7 @@ class Progress(OfTrainer):
         if not self._widths:
             self._widths = {name: max(len(name), 5) for name in cells}
             while self.rewards and sum(self._widths.values()) + 2 * len(self._widths) > Console().width:
-                dropped = min(self.rewards, key=lambda name: (self._pays(name), -len(name)))
+                dropped = min(self.rewards, key=lambda name: (self._paid(name), -len(name)))
                 del self.rewards[dropped], self._widths[dropped]
         if self._rows % ROWS == 0:
             show(Text("\n" + "  ".join(name.rjust(width) for name, width in self._widths.items()), style="bold"))
@@ -96,8 +95,8 @@ class Progress(OfTrainer):
         if metrics:
             show(Padding(Text("  ".join(metrics)), (0, 0, 0, 7), expand=False))
 
-    def _pays(self, column: str) -> float:
-        return self.perfect.get(rewarded(self.rewards[column]) or "", 0.0)
+    def _paid(self, column: str) -> float:
+        return self._pays.get(rewarded(self.rewards[column]) or "", 0.0)
 
     def _left(self, state: TrainerState) -> str:
         """Estimate the time left: `0:42`, `12:05`, `3h05`; a dash if unknown."""

@@ -68,7 +68,7 @@ class RunTrainer(SealedCheckpoints):
         solved: the share of right completions in each group of the last rollout of all processes, (groups,); NaN if
             unknown.
         given: the last rollout's answers and gold answers of all processes, as `given.tally` counts them.
-        history: what alarms and causes know of the run; a resumed run has its own.
+        history: what alarms and causes know of the run, and of its earlier sessions.
         weights, configuration: digests of the model to begin with (policy/loading.py).
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
     """
@@ -116,7 +116,7 @@ class RunTrainer(SealedCheckpoints):
                 "--eval_every 10"
             )
         with (
-            trackers.harmless(self.callback_handler.callbacks),
+            trackers.dropping_failed(self.callback_handler.callbacks),
             trackers.resuming_wandb(self.wandb_id),
             self.run.during(OPTIMIZER_STEP),
         ):

@@ -11,7 +11,7 @@ import pytest
 from helpers_runs import ROOT
 
 import train_grpo
-from grpo.config.configure import TASK_SETTINGS, configure, read
+from grpo.config.configure import TASK_SETTINGS, configure, merge
 from grpo.config.parsing import Parser
 from grpo.core.errors import UserError
 from grpo.core.settings import SETTINGS, UNSET, ScriptArguments
@@ -198,7 +198,7 @@ def test_a_number_in_python_stays_a_number(monkeypatch):
     asked = []
     monkeypatch.setattr(Parser, "_get_value", lambda self, action, text: asked.append(action.dest) or text)
     numbers = {"learning_rate": 3e-7, "max_steps": 7, "bf16": False, "warmup_steps": 2, "reward_weights": [1, 2.5]}
-    settings = read(INLINE | numbers, CPU).settings
+    settings = merge(INLINE | numbers, CPU).settings
     assert {key: settings[key] for key in numbers} == numbers and type(settings["warmup_steps"]) is float
     assert not {*numbers} & {*asked}
 
@@ -231,7 +231,7 @@ def test_the_directory_of_your_own_data_names_them(tmp_path):
 @pytest.mark.parametrize("directory", [ROOT, "."])  # anywhere, as a printed command is copied
 def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, directory, monkeypatch):
     monkeypatch.chdir(directory)
-    assert read(INLINE, argv).settings["run_name"] == "demo"
+    assert merge(INLINE, argv).settings["run_name"] == "demo"
 
 
 def test_paths_in_the_script_are_paths():
@@ -380,7 +380,7 @@ def test_rows_that_the_script_made_are_the_data_unless_others_are_named(tmp_path
 
 def test_help_all_has_every_setting_once(capsys):
     with pytest.raises(SystemExit) as left:
-        read(INLINE, ["--help_all"])
+        merge(INLINE, ["--help_all"])
     assert not left.value.code
     text = capsys.readouterr().out
     flags = re.findall(r"^  --(?!no_)(\w+)", text, re.MULTILINE)
@@ -392,7 +392,7 @@ def test_held_out_rows_come_with_the_data_or_from_a_file():
     rows = datasets.Dataset.from_list([{"question": "?", "answer": "1"}])
     for table in (rows, rows.to_pandas()):
         with pytest.raises(UserError, match=r"^eval_dataset_name: a .* is not a name; .* DatasetDict"):
-            read({**INLINE, "eval_dataset_name": table}, CPU)
+            merge({**INLINE, "eval_dataset_name": table}, CPU)
     both = datasets.DatasetDict({"train": rows, "test": rows})
     config = configure({**INLINE, "dataset_name": both}, CPU)
     splits = dataset.read_source(config)

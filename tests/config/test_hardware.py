@@ -13,14 +13,14 @@ from transformers.training_args import OptimizerNames
 
 import train_grpo
 from grpo.config import hardware
-from grpo.config.configure import configure, read
+from grpo.config.configure import configure, merge
 from grpo.core.errors import UserError
 from grpo.core.settings import Settings
 
 
 def settings(flags=(), **overrides):
     """The default settings as merged, for a GPU, without a tracker; these are flags, no other is."""
-    values = Settings({**read(train_grpo.HYPERPARAMETERS, ["--report_to", "none"]).settings, **overrides})
+    values = Settings({**merge(train_grpo.HYPERPARAMETERS, ["--report_to", "none"]).settings, **overrides})
     for key in flags:
         values.set(key, values[key], "flag")
     return values

@@ -13,7 +13,7 @@ from helpers_runs import flags as command_line
 from helpers_tables import each
 
 import train_grpo
-from grpo.config.configure import configure, read
+from grpo.config.configure import configure, merge
 from grpo.config.parsing import Parser
 from grpo.scoring.registry import make_task
 from grpo.task.prompts import XML
@@ -98,8 +98,8 @@ def test_a_flag_shows_the_scripts_exemplars_beside_a_recipe_that_has_none(edit):
 
 @each(train_grpo.HYPERPARAMETERS)
 def test_no_line_of_the_block_reaches_the_demo(key):
-    demo = read(train_grpo.HYPERPARAMETERS, ["--config", "demo"])
-    edited = read(train_grpo.HYPERPARAMETERS | {key: EDITS[key]}, ["--config", "demo"])
+    demo = merge(train_grpo.HYPERPARAMETERS, ["--config", "demo"])
+    edited = merge(train_grpo.HYPERPARAMETERS | {key: EDITS[key]}, ["--config", "demo"])
     for given in (edited, demo):
         given.settings.notes.clear()
     assert edited == demo and edited.settings.origin == demo.settings.origin
@@ -146,13 +146,13 @@ OF_WRITE_UPS = {  # what docs/write-ups.md says of them
 
 @pytest.mark.parametrize("name", OF_WRITE_UPS)
 def test_recipes_of_the_write_ups_have_their_settings(name):
-    settings = read(train_grpo.HYPERPARAMETERS, ["--config", name]).settings
+    settings = merge(train_grpo.HYPERPARAMETERS, ["--config", name]).settings
     assert OF_WRITE_UPS[name].items() <= settings.items()
 
 
 def test_a_smoke_test_keeps_the_scripts_rewards():
     own = {"reward_funcs": [other_reward], "reward_weights": [0.5], "judge": other_judge}
-    found = read(train_grpo.HYPERPARAMETERS | own, ["--config", "smoke_20"])
+    found = merge(train_grpo.HYPERPARAMETERS | own, ["--config", "smoke_20"])
     assert found.settings["reward_funcs"] == ["other_reward"] and found.settings["reward_weights"] == [0.5]
     assert found.settings["judge"] == "other_judge" and found.settings["log_completions"] and not found.settings.notes
 
@@ -182,11 +182,11 @@ def test_a_recipe_and_its_files_are_found_from_any_directory_and_have_no_warning
 def test_shipped_models_and_data_are_found_from_any_directory(inline):
     named = {"model_name_or_path": "assets/short_answers/model", "dataset_name": "assets/demo/train.jsonl"}
     flags = [word for key, value in named.items() for word in (f"--{key}", value)]
-    found = read(train_grpo.HYPERPARAMETERS | (named if inline else {}), [] if inline else flags).settings
+    found = merge(train_grpo.HYPERPARAMETERS | (named if inline else {}), [] if inline else flags).settings
     assert {key: found[key] for key in named} == {key: str(ROOT / name) for key, name in named.items()}
     Path("assets/demo").mkdir(parents=True)
     Path("assets/demo/train.jsonl").touch()  # one's own comes first
-    found = read(train_grpo.HYPERPARAMETERS | (named if inline else {}), [] if inline else flags).settings
+    found = merge(train_grpo.HYPERPARAMETERS | (named if inline else {}), [] if inline else flags).settings
     assert found["dataset_name"] == named["dataset_name"]
 
 

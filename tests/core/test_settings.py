@@ -38,7 +38,7 @@ TRLS = (
 PROGRAM = """
 import contextlib, io, json, shutil
 from pathlib import Path
-from grpo.config.configure import configure, read
+from grpo.config.configure import configure, merge
 from grpo.core.errors import UserError
 from grpo.core.processes import UNSHARDED
 from grpo.core.settings import makes_another_experiment
@@ -68,7 +68,7 @@ def resumed(key, then, now):
     return error(lambda: [note.finding for note in notes()])
 
 print(json.dumps({
-    "help": shown(read, train_grpo.HYPERPARAMETERS, ["--help_all"]),
+    "help": shown(merge, train_grpo.HYPERPARAMETERS, ["--help_all"]),
     "default": given("").script.max_words,
     "on_cpu": given("").training.entropy_coef,
     "range": [error(given, "--max_words 0"), error(given, "--entropy_coef -1")],

@@ -110,13 +110,13 @@ def add_metrics(run, *lines):
 def write_learner(run, gain, right=2, **settings):
     """A finished run whose first `right` of eight answers are right before training, and `gain` more after it."""
     write_run(run)
-    answered = {
+    evaluations = {
         when: [answered(str(at), **dict.fromkeys(GRADES, at < count)) for at in range(8)]
         for when, count in (("before", right), ("after", right + gain))
     }
-    for when, answers in answered.items():
+    for when, answers in evaluations.items():
         write_lines(run / f"completions_{when}.jsonl", [one.to_json() for one in answers])
-    (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values()) | {"step": 24}))
+    (run / "comparison.json").write_text(json.dumps(comparison.compare(*evaluations.values()) | {"step": 24}))
     record = json.loads((run / "run.json").read_text())
     origin = dict.fromkeys(settings, "script")
     change(run, settings=record["settings"] | settings, origin=record["origin"] | origin)

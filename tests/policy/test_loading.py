@@ -73,7 +73,7 @@ def load_tokenizer(tmp_path):
             (tmp_path / "model" / "chat_template.jinja").write_text(template)
         task = Task(dataclasses.replace(XML, chat=chat))
         tokenizer = loading.load_tokenizer(configured(tmp_path / "model"))
-        return tokenizer, fit_to_template(task, tokenizer, {})
+        return fit_to_template(task, tokenizer, {})
 
     return load
 
@@ -84,7 +84,7 @@ def load_tokenizer(tmp_path):
     ids=["template", "not wanted", "none"],
 )
 def test_prompts_are_chats_where_there_is_a_template(template, wanted, chat, load_tokenizer):
-    tokenizer, task = load_tokenizer(template, wanted)
+    task, tokenizer = load_tokenizer(template, wanted)
     assert task.prompt.chat is chat and tokenizer.padding_side == "left" and tokenizer.pad_token
 
 

@@ -39,7 +39,7 @@ def test_the_system_prompt_and_worked_examples_survive_every_template_that_trl_s
         with pytest.raises(UserError, match=r"refuses a question|leaves the question out"):
             templates.fit_to_template(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {})
         return
-    task = templates.fit_to_template(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {})
+    task, _ = templates.fit_to_template(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {})
     rendered = " ".join(prompts.rendered(task.ask("What is 2 + 2?"), tokenizer).split())
     answered = [prompt_format.answered(reasoning, answer) for _, reasoning, answer in EXEMPLARS[:2]]
     for text in (prompt_format.system, *answered, "What is 2 + 2?"):
@@ -50,7 +50,7 @@ def test_arguments_that_a_template_does_not_read_are_named(tokenizer):
     tokenizer.chat_template = SHIPPED["qwen3"].read_text(encoding="utf-8")
     given = {"enable_thinking": False, "enable_thinkin": True}
     tokenizer.name_or_path = "m"
-    notes = templates.fit_to_template(Task(XML, EXEMPLARS[:1]), tokenizer, given).notes
+    notes = templates.fit_to_template(Task(XML, EXEMPLARS[:1]), tokenizer, given)[0].notes
     found = [note.finding for note in notes if note.name == "chat_template_kwargs"]
     assert found == ["the chat template of m does not read enable_thinkin"]
 
@@ -65,7 +65,7 @@ def test_arguments_that_a_template_does_not_read_are_named(tokenizer):
 )
 def test_a_change_of_the_prompt_is_said_and_kept_in_the_record(name, notes, roles, tokenizer):
     tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
-    task = templates.fit_to_template(Task(THINK, EXEMPLARS[:1]), tokenizer, {})
+    task, _ = templates.fit_to_template(Task(THINK, EXEMPLARS[:1]), tokenizer, {})
     assert [check.name for check in task.notes] == notes
     assert [message["role"] for message in task.ask("2 + 2?")] == roles
     again = prompts.PromptFormat(**json.loads(json.dumps(task.record()))["prompt"])  # as `ask` reads it
@@ -74,7 +74,7 @@ def test_a_change_of_the_prompt_is_said_and_kept_in_the_record(name, notes, role
 
 def test_a_conversation_keeps_its_turns_where_the_system_prompt_goes_into_the_first(tokenizer):
     tokenizer.chat_template = SHIPPED["gemma"].read_text(encoding="utf-8")
-    task = templates.fit_to_template(Task(XML), tokenizer, {})
+    task, _ = templates.fit_to_template(Task(XML), tokenizer, {})
     turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "2 + 2?")]
     asked = task.ask([{"role": role, "content": text} for role, text in turns])
     assert [message["role"] for message in asked] == ["user", "assistant", "user"]
@@ -85,7 +85,7 @@ def test_a_conversation_keeps_its_turns_where_the_system_prompt_goes_into_the_fi
 def test_a_rows_own_system_message_is_read_by_the_model(name, tokenizer):
     tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
     for prompt_format in (XML, dataclasses.replace(XML, system="")):
-        task = templates.fit_to_template(Task(prompt_format), tokenizer, {})
+        task, _ = templates.fit_to_template(Task(prompt_format), tokenizer, {})
         for role in ("system", "developer"):
             asked = task.ask([{"role": role, "content": "Be terse."}, {"role": "user", "content": "2 + 2?"}])
             rendered = prompts.rendered(asked, tokenizer)
@@ -94,7 +94,7 @@ def test_a_rows_own_system_message_is_read_by_the_model(name, tokenizer):
 
 def test_a_format_that_ends_in_the_end_token_is_said(tokenizer):
     tokenizer.eos_token = AddedToken("</answer>", special=True)
-    (note,) = templates.fit_to_template(Task(XML), tokenizer, {}).notes
+    (note,) = templates.fit_to_template(Task(XML), tokenizer, {})[0].notes
     assert note.status == "warning" and "</answer> is the tokenizer's end token" in note.finding
 
 
@@ -106,7 +106,7 @@ def test_tags_that_are_special_tokens_are_kept_in_decoding(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     for _ in range(2):  # and of a tokenizer that a run has saved
         saved = AutoTokenizer.from_pretrained(tmp_path)
-        task = templates.fit_to_template(Task(XML), saved, {})
+        task, saved = templates.fit_to_template(Task(XML), saved, {})
         notes = task.notes
         text = task.perfect("2 + 2 = 4", "4")
         ids = saved.encode(f"{text}<other>{saved.eos_token}", add_special_tokens=False)
@@ -118,7 +118,7 @@ def test_tags_that_are_special_tokens_are_kept_in_decoding(tokenizer, tmp_path):
 
 def test_end_tokens_of_a_format_stay_special(tokenizer):
     tokenizer.eos_token = AddedToken("</answer>", special=True)
-    assert templates.keep_tags(tokenizer, "<answer>4</answer>") == []
+    assert templates.keeping_tags(tokenizer, "<answer>4</answer>") == (tokenizer, [])
 
 
 @pytest.mark.slow

@@ -25,10 +25,10 @@ def run(tmp_path):
 def test_a_comparison_of_another_step_than_the_evaluation_is_left_out(run):
     change(run, "comparison.json", step=12)
     files = read_run(run)
-    assert "after" in files.evaluations and files.answers("after") and not files.comparison
+    assert "after" in files.evaluations and files.samples("after") and not files.comparison
     change(run, "eval_after.json", step=12)
     files = read_run(run)
-    assert list(files.evaluations) == ["before"] and files.answers("before") and not files.answers("after")
+    assert list(files.evaluations) == ["before"] and files.samples("before") and not files.samples("after")
 
 
 def test_steps_are_those_of_the_record_or_of_the_logs(run):

@@ -111,7 +111,7 @@ def test_a_tracker_that_fails_anywhere_is_dropped_in_one_line(monkeypatch, capsy
     fake = SimpleNamespace(run=3, Table=lambda **_: fail(), log=lambda _: calls.append("log"))
     monkeypatch.setattr(profiling, "wandb", fake, raising=False)
     monkeypatch.setattr(grpo_trainer, "wandb", fake, raising=False)
-    with trackers.harmless(both):
+    with trackers.dropping_failed(both):
         assert grpo_trainer.wandb.run == 3
         profiling.wandb.log({})
         grpo_trainer.wandb.log({"completions": grpo_trainer.wandb.Table(dataframe=1)})
@@ -120,7 +120,7 @@ def test_a_tracker_that_fails_anywhere_is_dropped_in_one_line(monkeypatch, capsy
                 callback.on_log(None, None, None)
     assert grpo_trainer.wandb is fake and calls == ["log", "tensorboard", "tensorboard"]
     assert capsys.readouterr().out == "note: report_to: wandb failed (no room); the run continues without it\n"
-    with trackers.harmless([again := Wandb()]):
+    with trackers.dropping_failed([again := Wandb()]):
         again.on_log(None, None, None)
     assert "wandb failed (the server is down)" in capsys.readouterr().out
 

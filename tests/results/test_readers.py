@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from grpo.__main__ import main as tool
-from grpo.results.record import Settings
+from grpo.results.record import KindsOfSettings
 
 FILES = (
     *("run.json", "metrics.jsonl", "alarms.jsonl", "comparison.json", "eval_before.json", "eval_after.json"),
@@ -39,7 +39,7 @@ def places(value, at=()):
     """Yield where a value has values: the first of a list, and of the many settings those with a kind and two more."""
     items = value.items() if isinstance(value, dict) else [(0, value[0])] if isinstance(value, list) and value else []
     if at == ("settings",):
-        items = [item for item in items if item[0] in Settings.__annotations__] + list(items)[:2]
+        items = [item for item in items if item[0] in KindsOfSettings.__annotations__] + list(items)[:2]
     for key, item in items:
         yield (*at, key)
         yield from places(item, (*at, key))

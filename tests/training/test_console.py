@@ -10,6 +10,7 @@ from trl.trainer import grpo_trainer
 from grpo.task import Task
 from grpo.task.prompts import XML
 from grpo.training import console
+from grpo.training.causes import History
 from grpo.training.console import Progress
 
 SHORT = ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
@@ -31,7 +32,9 @@ def state(max_steps, step=0):
 @pytest.mark.parametrize(("width", "rewards"), [(80, ["int", "correctness"]), (160, [*SHORT, "length_reward_func"])])
 def test_columns_stay_within_the_console_and_aligned(width, rewards, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
-    shows = Progress(NAMES, {}, Task(XML), {"correctness_reward_func": 2.0, "int_reward_func": 0.5})
+    history = History(perfect={"correctness_reward_func": 2.0, "int_reward_func": 0.5})
+    shows = Progress(NAMES, {}, Task(XML))
+    shows.join(SimpleNamespace(history=history, remove_callback=lambda stock: None))
     shows.on_log(None, state(100, 7), None, LOGS)
     shows.on_log(None, state(100, 118), None, {**LOGS, "reward": -0.5, "reward_std": None})
     header, first, second = capsys.readouterr().out.strip("\n").split("\n")
