@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Text = str | list[dict[str, Any]]  # a completion, or its messages
-Texts = Sequence[Text]  # of a whole rollout; gold answers and token ids have the same order
+Completion = str | list[dict[str, Any]]
+Texts = Sequence[Completion]  # of a whole rollout; gold answers and token ids have the same order
 Gold = str | Sequence[str]  # a text, or alternatives
 Golds = Sequence[Gold]
 Extract = Callable[[str], str]  # extracts the answer from a completion's text
@@ -31,7 +31,7 @@ THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 # --- The text of a completion, and the answer in it -----------------------------------------------------------------
 
 
-def completion_text(completion: Text) -> str:
+def completion_text(completion: Completion) -> str:
     """Return the text of a completion: the string itself, or the content of a chat completion's first message."""
     return completion if isinstance(completion, str) else completion[0]["content"]
 

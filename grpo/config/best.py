@@ -78,7 +78,7 @@ def _check_saves(settings: Settings, metric: str, every: int, geometry: Geometry
     if strategy in ("no", "epoch"):
         remedy = f"use --save_strategy steps --save_steps {step}"
         raise UserError(f"save_strategy: {strategy} saves no checkpoint where {metric} is measured; {remedy}")
-    key = ("eval_every" if settings["eval_every"] else "eval_steps") if strategy == "best" else "save_steps"
+    key = ("eval_every" if settings["eval_every"] == every else "eval_steps") if strategy == "best" else "save_steps"
     if settings[key] % step:
         where = f"checkpoints are saved at the ends of rollouts, each of {per_rollout} optimizer steps, and "
         where = f"{where * (per_rollout > 1)}{metric} is measured every {every} steps"

@@ -104,7 +104,8 @@ def merge(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any 
         value = checked(key, value, source)
         own = script.get(key, parser.defaults[key])
         if key == "exemplars":
-            value, own = shots_of(value, shots), own[:shots] if isinstance(own, list) else own
+            shown_inline = checked("num_shots", script.get("num_shots", 0), "script")
+            value, own = shots_of(value, shots), own[: max(shots, shown_inline)] if isinstance(own, list) else own
         why, is_edited = "", own not in (parser.defaults[key], value)
         if key in TASK_SETTINGS and is_edited and source in ("default", "recipe", "flag") and (shown := _shown(own)):
             why = f"{'the flag' if source == 'flag' else recipe_name} replaces the script's own: {shown}"

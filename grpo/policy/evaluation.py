@@ -23,7 +23,7 @@ from grpo.results.summary import summarize
 from grpo.scoring.guard import random_states_kept, say_faults, without_effects
 from grpo.scoring.registry import needs_answer
 from grpo.scoring.sample import Sample
-from grpo.scoring.scorer import Scorer, reader_of
+from grpo.scoring.scorer import Scorer
 from grpo.task.given import repeat, same_text
 from grpo.task.gold import alternatives
 
@@ -113,7 +113,6 @@ def judged(
     """
     each = {(at, sample.text): sample for at, answer in enumerate(answers) for sample in (answer, *answer.draws)}
     asked = list(each.values())
-    stops = not any(map(reader_of, scorer.rewards.values()))  # at the first failure, unless a reward reads the others
 
     def judge(share: Sequence[int]) -> dict[int, Sample]:
         found: dict[int, Sample] = {}
@@ -125,7 +124,7 @@ def judged(
                     (sample,) = scorer.judge([asked[number]])
                 found[number] = sample
                 check()
-                if stops and sample.judge_fault:
+                if sample.judge_fault:
                     break
         return found
 

@@ -40,7 +40,7 @@ def refresh(directory: Path, steps: int = 0) -> str:
 
 def limits(run: RunFiles) -> dict[str, float]:
     """Return limits by the key of their curve: the reward of a perfect answer, and the norm for clipping."""
-    perfect, names = run.record.perfect, run.settings.get("reward_funcs") or []
+    perfect, names = run.record.perfect or {}, run.settings.get("reward_funcs") or []
     limits = {reward_key(name): value for name, value in perfect.items()}
     weights = run.settings.get("reward_weights") or [1.0] * len(names)
     if len(perfect) == len(names) == len(weights) > 0:

@@ -109,7 +109,7 @@ class RunRecord:
     prompt: dict[str, Any] = field(default_factory=dict, metadata={"kind": PromptFormat})
     shots: list[Shot] | None = field(default=None, metadata={"kind": list[Shot]})
     data: dict[str, Any] = field(default_factory=dict, metadata={"kind": Data})
-    perfect: dict[str, float] = field(default_factory=dict)
+    perfect: dict[str, float] | None = None
     wandb_id: str | None = field(default=None, metadata={"kind": Any})  # a foreign one is ignored
     sources: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,8 @@ import functools
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers import TrainerState
@@ -24,6 +25,16 @@ SILENT = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}  # TRL's,
 
 Score = float | None | Fault  # a reward's value for a completion
 Values = list[float | None]
+# The samples that a reward is called for, which judge_reward_func reads also inside of another function
+SCORED: ContextVar[Sequence[Sample]] = ContextVar("scored", default=())
+
+
+class Unjudged(Exception):
+    """A reward asked for a verdict that the user's judge has failed to give, by this fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class Rollout:
 
 def fault(function: str, index: int, sample: Sample, error: BaseException) -> Fault:
     """Describe what a function raised on a sample, the one of this place in its rollout."""
+    if isinstance(error, Unjudged):
+        return replace(error.fault, function=function, row=index)
     asked = sample.row.get("question", sample.row.get("prompt"))
     return Fault(
         function,
@@ -123,6 +136,7 @@ async def call_async(name: str, reward: Callable[..., Any], rollout: Rollout) ->
 
 
 def _attempt(reward: Callable[..., Any], rollout: Rollout) -> Values | BaseException:
+    SCORED.set(rollout.samples)
     try:
         return _numbers(reward(**rollout.arguments()), len(rollout.samples))
     except USERS_ERRORS as error:
@@ -130,6 +144,7 @@ def _attempt(reward: Callable[..., Any], rollout: Rollout) -> Values | BaseExcep
 
 
 async def _attempt_async(reward: Callable[..., Any], rollout: Rollout) -> Values | BaseException:
+    SCORED.set(rollout.samples)  # in the context of this task alone
     try:
         return _numbers(await reward(**rollout.arguments()), len(rollout.samples))
     except (*USERS_ERRORS, asyncio.CancelledError) as error:

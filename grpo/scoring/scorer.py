@@ -3,15 +3,15 @@
 Training, evaluations, preflight's made-up texts and the X-ray's lines of a file all take it.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo.core.errors import USERS_ERRORS
-from grpo.core.functions import innermost
 from grpo.core.out_of_memory import is_out_of_memory
-from grpo.scoring.calling import Rollout, Score, call_all, fault
+from grpo.scoring.calling import SCORED, Rollout, Score, Unjudged, call_all, fault
 from grpo.scoring.sample import Fault, Sample
 from grpo.task.prompts import PromptFormat
 from grpo.task.task import Task, Verdict
@@ -38,11 +38,23 @@ class Scorer:
         return self.reward(self.judge(samples), shared)
 
     def judge(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples with verdict and format. The user's judge is asked once for each that has no verdict."""
-        return [
-            sample if sample.verdict.lenient is not None else self._judged(sample, place)
-            for place, sample in enumerate(samples)
-        ]
+        """Return the samples with verdict and format.
+
+        The user's judge is asked once for each text of a row, and never again for a sample that it has judged.
+        """
+        known: dict[tuple[str, str], Sample] = {}
+        judged: list[Sample] = []
+        for place, sample in enumerate(samples):
+            if sample.verdict.lenient is None and sample.judge_fault is None:
+                key = sample.text, self._row(sample)
+                same = known[key] = known.get(key) or self._judged(sample, place)
+                sample = replace(sample, verdict=same.verdict, format=same.format, judge_fault=same.judge_fault)
+            judged.append(sample)
+        return judged
+
+    def _row(self, sample: Sample) -> str:
+        """Return what a verdict reads of a sample's row, as text."""
+        return json.dumps(sample.row if self.task.judge else sample.gold, sort_keys=True, default=repr)
 
     def _judged(self, sample: Sample, place: int) -> Sample:
         form = self.task.form(sample.text)
@@ -78,18 +90,9 @@ class Scorer:
         return known
 
     def _scores(self, samples: Sequence[Sample], shared: Mapping[str, Any] | None) -> dict[str, list[Score]]:
-        """Return each reward's scores by name. Those that read samples need no call."""
-        read = {name: reader for name, reward in self.rewards.items() if (reader := reader_of(reward))}
-        called = {name: reward for name, reward in self.rewards.items() if name not in read}
+        """Return each reward's scores by name."""
         chat = self.task.prompt.chat
-        scores = call_all(called, Rollout(samples, chat) if shared is None else Rollout(samples, chat, shared))
-        scores |= {name: [reader(sample) for sample in samples] for name, reader in read.items()}
-        return {name: scores[name] for name in self.rewards}
-
-
-def reader_of(reward: Callable[..., Any]) -> Callable[[Sample], Score] | None:
-    """Return what gives a reward's score of a judged sample without a call, its `of_sample`; None for most rewards."""
-    return getattr(innermost(reward), "of_sample", None)
+        return call_all(self.rewards, Rollout(samples, chat) if shared is None else Rollout(samples, chat, shared))
 
 
 def weighted_sum(values: Mapping[str, Any], weights: Mapping[str, float]) -> float:
@@ -106,21 +109,22 @@ def weighted_sum(values: Mapping[str, Any], weights: Mapping[str, float]) -> flo
 def judge_reward_func(completions: Texts, *, task: Task | None = None, **kwargs: Any) -> list[float]:
     """2.0 if the run's judge (the lenient rule, or the function that `judge` names) accepts the completion; else 0.
 
-    In a run it reads the verdict that each sample has; this is for other trainers, which pass columns.
+    In a run it reads the verdict that each sample has; other trainers, which pass columns, let it ask.
     """
     task, count = task or Task(PromptFormat("")), len(completions)
     columns = {key: value for key, value in kwargs.items() if isinstance(value, list | tuple) and len(value) == count}
     columns.pop("completion_ids", None)
     columns["prompt"] = columns.pop("prompts", [None] * count)
     rows = [{key: column[place] for key, column in columns.items()} for place in range(count)]
-    texts = map(completion_text, completions)
-    return [PAYS if task.verdict(text, row).lenient else 0.0 for text, row in zip(texts, rows, strict=True)]
+    texts = list(map(completion_text, completions))
+    samples = SCORED.get()
+    if [sample.text for sample in samples] != texts:
+        samples = [Sample(row, text) for row, text in zip(rows, texts, strict=True)]
+    return [PAYS if _is_right(task, sample) else 0.0 for sample in samples]
 
 
-def _pay(sample: Sample) -> Score:
+def _is_right(task: Task, sample: Sample) -> bool:
+    """Return a sample's verdict. Raise Unjudged, or what the judge raises."""
     if sample.judge_fault:
-        return replace(sample.judge_fault, function=judge_reward_func.__name__)
-    return PAYS if sample.verdict.lenient else 0.0
-
-
-judge_reward_func.of_sample = _pay  # type: ignore[attr-defined]
+        raise Unjudged(sample.judge_fault)
+    return bool(task.verdict(sample.text, sample.row) if sample.verdict.lenient is None else sample.verdict)

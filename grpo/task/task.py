@@ -28,6 +28,10 @@ class Verdict(NamedTuple):
     judged: str | None = None  # by the lenient rule: what it read
     why: str | None = None  # and why that is right or not: value, unit, two answers, denied, not understood
 
+    def __bool__(self) -> bool:
+        """True if the completion is right."""
+        return self.lenient is True
+
     def __str__(self) -> str:
         """Say in a word or two whether it is right, and why; "" without a verdict.
 

@@ -54,6 +54,7 @@ class AccuracyCurve(OfTrainer):
         self.after: Evaluation | None = None
         self._begins_anew = False  # True if a resumed run has measured it again
         self._measured = {"step": -1}  # the last evaluation; part of every checkpoint
+        self._last: dict[str, float] = {}  # its measures
 
     def measure_before(self) -> None:
         """Evaluate the policy before training, save and print its answers.
@@ -78,7 +79,7 @@ class AccuracyCurve(OfTrainer):
         if is_first_process():
             save(self.run.output, "before", before)
             print_answers("before training", before.samples, trainer.scorer.task.prompt.pattern)
-        self.before = before
+        self.before, self._last = before, {key: value for key, value in before.summary.items() if is_number(value)}
         metric = trainer.args.metric_for_best_model
         if metric and before.summary.get(metric) is None:
             reason = before.summary.get("judge_error") or "no held-out answer has a value"
@@ -108,9 +109,7 @@ class AccuracyCurve(OfTrainer):
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""
         trainer, task = self.trainer, held_out.scorer.task
-        # a schedule that follows a measure must get it, and waits
-        follows = str(trainer.args.lr_scheduler_type) in FOLLOW_A_METRIC
-        check = (lambda: None) if follows else self.run.stop.after_batch
+        check = (lambda: None) if self._follows else self.run.stop.after_batch  # the schedule waits for it
         with self.run.during(EVALUATION), sharding.whole(trainer) as model:
             tokenizer: Any = trainer.processing_class
             policy = Policy.in_training(model, tokenizer, trainer.args, task.prompt.prefill)
@@ -148,7 +147,18 @@ class AccuracyCurve(OfTrainer):
         evaluation = self._evaluate(held_out)
         self.after = evaluation if ends else None
         self._log(evaluation.summary)
-        return {f"eval_{key}": value for key, value in evaluation.summary.items() if is_number(value)}
+        measures = {key: value for key, value in evaluation.summary.items() if is_number(value)}
+        metric = self.trainer.args.metric_for_best_model
+        if self._follows and metric not in measures:
+            say(f"note: {metric} has no value at step {state.global_step}: the learning rate follows its last one")
+            measures[metric] = self._last[metric]
+        self._last = measures
+        return {f"eval_{key}": value for key, value in measures.items()}
+
+    @property
+    def _follows(self) -> bool:
+        """True if the schedule of the learning rate follows the metric of evaluations."""
+        return str(self.trainer.args.lr_scheduler_type) in FOLLOW_A_METRIC
 
     def _log(self, summary: dict[str, Any]) -> None:
         """Log and print the summary for the current step."""

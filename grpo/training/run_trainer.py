@@ -206,14 +206,17 @@ class RunTrainer(SealedCheckpoints):
         Rewards and the judge may seed and draw: each rollout gives them random states of its own, and training keeps
         its own. A resumed run gives them the same.
         """
-        step = f"{self.args.seed} {self.args.process_index} {self.state.global_step}"
+        step = f"{self.args.seed} {self.args.process_index} True {self.state.global_step}"
         self._rollouts_of = step, self._rollouts_of[1] + 1 if self._rollouts_of[0] == step else 0
         seed = f"{step} {self._rollouts_of[1]}"
         shared = {"trainer_state": self.state, "log_extra": self._log_completion_extra, "log_metric": self._log_metric}
         texts = map(completion_text, completions)
         samples = [Sample(row, text, tokens) for row, text, tokens in zip(inputs, texts, ids, strict=True)]
-        with self._timed(REWARDS, "time/rewards"), random_states_kept(seed):
-            samples = self.scorer.score(samples, shared)
+        with self._timed(REWARDS, "time/rewards"):
+            with random_states_kept(f"judge {seed}"):
+                samples = self.scorer.judge(samples)
+            with random_states_kept(seed):
+                samples = self.scorer.reward(samples, shared)
             self._count_answers(samples)
         self._note_solved(samples)
         return self.guard.gather(self, samples)
@@ -253,7 +256,7 @@ class RunTrainer(SealedCheckpoints):
         stock = cast(RepeatSampler, super()._get_train_sampler(dataset))
         return _InEpochs(stock, lambda: int(self.state.epoch or 0))
 
-    # The best checkpoint
+    # The Hub
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         with hub.one_line_refusals():

@@ -228,3 +228,18 @@ def test_code_without_a_file_is_not_compared():
     exec("def one(completions, **kwargs): return [1]", functions)
     found = read({"one": functions["one"]})
     assert not found.code and set(found.hashes) == {"code in rewards.py"}
+
+
+SHIPPED = {  # by which records of earlier versions know the five rewards
+    "xmlcount_reward_func": "4a0bba454027f1e1",
+    "soft_format_reward_func": "553e12281808192f",
+    "strict_format_reward_func": "68fc336de501bc51",
+    "int_reward_func": "0be39198fd795d99",
+    "correctness_reward_func": "1ba7da8bdd5ef42a",
+}
+
+
+def test_the_five_rewards_are_those_of_earlier_runs():
+    """Otherwise each run from before is one with other code, whose figures are measured again."""
+    hashes = source.read(ROOT / "train_grpo.py", rewards.REWARD_FUNCS, None).hashes
+    assert {name: hashes[f"code of {name}"] for name in SHIPPED} == SHIPPED

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from helpers_samples import Bytes, answered
 from helpers_trainer import make_trainer
 
 from grpo.policy.evaluation import HeldOut
-from grpo.preflight.reward_trial import try_rewards
+from grpo.preflight.reward_trial import sums, try_rewards
 from grpo.scoring.sample import Fault, Sample
 from grpo.scoring.scorer import Scorer, judge_reward_func, weighted_sum
 from grpo.task import Task
@@ -31,28 +32,23 @@ def scorer_of(task, **rewards):
 # --- One road
 
 
-TEXT = XML.answered("3 + 4 is 7.", "7.0")
+TEXT = XML.answered("3 + 4 is 7.", "7")
 ROW = {"question": "3 + 4?", "answer": "7", "prompt": XML.prompt("3 + 4?")}
 OF_A_RUN = ("judge_reward_func", *REWARD_FUNCS)
 
 
-def found_by(sample):
-    return sample.verdict, sample.format, sample.rewards, sample.reward
-
-
 def in_training(scorer, tiny_model, monkeypatch):
     scored = []
-    real = Scorer.score
+    real = Scorer.reward
 
-    def score(self, *args):
-        samples = real(self, *args)
-        scored.extend(samples)
-        return samples
+    def reward(self, *args):
+        scored.extend(real(self, *args))
+        return scored
 
     trainer = make_trainer(RunTrainer, tiny_model, "out")
     trainer.scorer = scorer
     with monkeypatch.context() as patched:
-        patched.setattr(Scorer, "score", score)
+        patched.setattr(Scorer, "reward", reward)
         trainer._calculate_rewards([ROW] * 4, [], [[{"role": "assistant", "content": TEXT}]] * 4, [[1, 2]] * 4)
     return scored[0]
 
@@ -72,42 +68,36 @@ def held_out(scorer, *_):
 
 def in_preflight(scorer, *_):
     trial = try_rewards(scorer, ROW, "3 + 4 is 7.", Bytes())
-    text = trial.texts["perfect"]  # with 7 instead of 7.0
-    (sample,) = scorer.score([Sample(ROW, text)])
-    assert trial.judged["perfect"].verdict == sample.verdict and trial.judged["perfect"].format == sample.format
-    assert {name: values["perfect"] for name, values in trial.values.items()} == sample.rewards
-    return scorer.score([Sample(ROW, TEXT)])[0]
+    assert trial.texts["perfect"] == TEXT
+    rewards = {name: values["perfect"] for name, values in trial.values.items()}
+    return replace(trial.judged["perfect"], rewards=rewards, reward=sums(trial)["perfect"])
 
 
 def by_the_xray(scorer, *_):
     Path("foreign.jsonl").write_text(json.dumps({"completion": TEXT, "answer": "7", "question": "3 + 4?"}) + "\n")
-    samples = xray.read_foreign(Path("foreign.jsonl"))
-    judged = Scorer(scorer.task, {}, {}).judge(list(samples.values()))
+    judged = Scorer(scorer.task, {}, {}).judge(list(xray.read_foreign(Path("foreign.jsonl")).values()))
     return xray.scored(judged, OF_A_RUN, scorer.task, False)[0]
+
+
+def of_a_run(task):
+    return scorer_of(task, judge_reward_func=functools.partial(judge_reward_func, task=task), **REWARD_FUNCS)
 
 
 @pytest.mark.parametrize("caller", [in_training, held_out, in_preflight, by_the_xray])
 def test_a_text_is_worth_the_same_wherever_it_comes_from(caller, tiny_model, monkeypatch):
-    task = Task(XML)
-    rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task), **REWARD_FUNCS}
-    sample = caller(scorer_of(task, **rewards), tiny_model, monkeypatch)
-    assert sample.verdict == ("7.0", True, False, "7.0", "value") and sample.format == (True, True)
-    values = {"xmlcount": 0.5, "soft_format": 0.5, "strict_format": 0.5, "int": 0.0, "correctness": 0.0, "judge": 2.0}
-    assert sample.rewards == {f"{name}_reward_func": values[name] for name in ("judge", *list(values)[:-1])}
-    assert sample.reward == 3.5
+    sample = caller(of_a_run(Task(XML)), tiny_model, monkeypatch)
+    assert sample.verdict == ("7", True, True, "7", "value") and sample.format == (True, True)
+    assert sample.rewards == dict(zip(OF_A_RUN, (2.0, 0.5, 0.5, 0.5, 0.5, 2.0), strict=True)) and sample.reward == 6.0
 
 
 @pytest.mark.parametrize("caller", [in_training, held_out, in_preflight])
 def test_the_users_judge_is_asked_once_a_completion(caller, tiny_model, monkeypatch):
+    """The X-ray has the verdicts that a run has recorded: tests/tools/test_xray.py."""
     asked = []
     task = judged_by(lambda text, row: asked.append((text, row["answer"])) or True)
-    rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task), **REWARD_FUNCS}
-    if caller is in_preflight:
-        try_rewards(scorer_of(task, **rewards), ROW, "3 + 4 is 7.", Bytes())
-        assert len(asked) == len(set(asked)) > 4
-        return
-    caller(scorer_of(task, **rewards), tiny_model, monkeypatch)
-    assert asked == [(TEXT, "7")] * (4 if caller is in_training else 1)
+    caller(of_a_run(task), tiny_model, monkeypatch)
+    assert len(asked) == len(set(asked)) and (TEXT, "7") in asked
+    assert len(asked) == 1 or caller is in_preflight  # which makes up more completions
 
 
 # --- Verdicts
@@ -164,6 +154,29 @@ def test_a_judge_without_memory_ends_the_run():
 def test_the_lenient_rule_has_no_verdict_without_a_gold_answer():
     samples = [Sample({"answer": gold}, "It is 7.") for gold in ("7", None)]
     assert [sample.verdict.lenient for sample in scorer_of(Task(XML)).judge(samples)] == [True, None]
+
+
+def test_a_function_around_the_judges_reward_is_called_and_reads_its_verdicts():
+    asked, entered = [], []
+    task = judged_by(lambda text, row: asked.append(text) or text == "a")
+
+    @functools.wraps(judge_reward_func)
+    def half(*args, **kwargs):
+        entered.append(1)
+        return [value / 2 for value in judge_reward_func(*args, task=task, **kwargs)]
+
+    async def later(**kwargs):
+        return judge_reward_func(task=task, **kwargs)
+
+    samples = scorer_of(task, half=half, later=later).score([Sample(ROW, "a"), Sample(ROW, "b")])
+    assert [sample.rewards for sample in samples] == [{"half": 1.0, "later": 2.0}, {"half": 0.0, "later": 0.0}]
+    assert asked == ["a", "b"] and entered == [1]
+
+
+def test_a_verdict_is_true_where_it_was_a_boolean():
+    """Rewards of one's own get the task, and ask it."""
+    verdicts = [Task(XML).verdict(text, row) for text, row in (("7", ROW), ("8", ROW), ("7", {}))]
+    assert [bool(verdict) for verdict in verdicts] == [True, False, False]
 
 
 # --- Rewards

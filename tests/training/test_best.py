@@ -166,6 +166,24 @@ def test_an_early_stop_by_the_runs_own_accuracy(tiny_run, scripted, monkeypatch,
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
+def test_a_schedule_that_follows_a_measure_without_a_value_gets_the_last_one(tiny_run, monkeypatch, capsys):
+    measure = AccuracyCurve._evaluate
+
+    def lacking(curve, held_out):
+        found = measure(curve, held_out)
+        if curve.run.stop.training and curve.trainer.state.global_step == 2:
+            del found.summary["accuracy_lenient"]
+        return found
+
+    monkeypatch.setattr(AccuracyCurve, "_evaluate", lacking)
+    own = {"lr_scheduler_type": "reduce_lr_on_plateau", "max_steps": "3", "eval_every": "1", "eval_samples": "4"}
+    own |= {"metric_for_best_model": "accuracy_lenient", "save_steps": "1"}
+    assert train_grpo.main(tiny_run(**LEARNS | own)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "accuracy_lenient has no value at step 2: the learning rate follows its last one" in shown
+
+
 CPU = ["--use_cpu", "true", "--report_to", "none"]
 BY = "--metric_for_best_model"
 OWN = "--metric_for_best_model accuracy_lenient"
@@ -182,6 +200,8 @@ REFUSED = [  # flags, and the line
     (f"{OWN} --eval_every 10 --config demo --eval_samples 0", "eval_samples: 0 leaves "),
     (f"{BY} rewards/x/mean --eval_every 10", "metric_for_best_model: 'rewards/x/mean' is not a metric"),
     (f"{BY} kl --eval_strategy steps --eval_steps 5 --beta 0.1", "metric_for_best_model: 'kl' is not a metric"),
+    (f"{OWN} --save_strategy best --config demo --eval_strategy steps --eval_steps 4 --num_iterations 3",
+     "eval_steps: 4: .* use a multiple of 12"),
     ("--lr_scheduler_type reduce_lr_on_plateau --eval_every 5",
      "metric_for_best_model: eval_loss, by which the schedule reduce_lr_on_plateau goes, says nothing in GRPO"),
     ("--eval_every 5 --eval_strategy epoch", "eval_every: 5: eval_strategy epoch says when to evaluate, too; drop"),
