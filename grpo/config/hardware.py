@@ -99,8 +99,9 @@ def _check_workers() -> None:
 
 
 def _use_cpu(settings: Settings) -> None:
+    """Set what a CPU needs, and DS_ACCELERATOR in the environment."""
     flags, chosen = given_by(settings.origin, "flag"), given_by(settings.origin, "recipe", "flag")
-    on_cpu = {key: known.on_cpu for key, known in SETTINGS.items() if known.on_cpu is not UNSET}
+    on_cpu = {key: setting.on_cpu for key, setting in SETTINGS.items() if setting.on_cpu is not UNSET}
     for key, value in on_cpu.items():
         if key in flags and settings[key] in (value, False, None, "eager", "bfloat16"):
             continue

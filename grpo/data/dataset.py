@@ -137,15 +137,15 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
     findings.append(about_overlap(dropped["overlap"], tables.cut_off))
     findings.append(about_held_out(tables, len(held_out)))
     lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
-    kept, dropped["too_long"] = drop_long(train, lengths, script.max_prompt_length)
+    short, dropped["too_long"] = drop_long(train, lengths, script.max_prompt_length)
     findings.append(about_lengths(tables, lengths, dropped["too_long"]))
     return Data(
-        train=kept.remove_columns([REASONING, ASKED]),
+        train=short.remove_columns([REASONING, ASKED]),
         held_out=held_out.remove_columns([REASONING, ASKED]),
         cut_off=tables.cut_off,
         lengths=lengths,
         tokens=tokens,
-        reasoning=kept[REASONING][:1000],
+        reasoning=short[REASONING][:1000],
         dropped=dropped,
         findings=findings,
         marks=tables.marks,
@@ -192,7 +192,7 @@ def _read_tables(
     raw_tables: Mapping[str, list[Row] | None],
     needs_gold: Sequence[str],
 ) -> Tables:
-    """Make the prompts of the tables (None: there is none)."""
+    """Make the prompts of the tables (None: there is none). `datasets` shows no progress bars from then on."""
     datasets.disable_progress_bars()  # the rest is fast
     script = config.script
     for key in ("question_column", "answer_column") if task.prepare else ():

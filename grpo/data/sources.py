@@ -227,6 +227,7 @@ def _column(name: str, cells: Sequence[Any]) -> Dataset:
 
 
 def _read(name: str, config: str | None) -> Splits:
+    """Read a path or a data set of the Hub; for a path, `datasets` is told to be silent, from then on."""
     clone, _, named_config = name.partition(":")
     if named_config and os.path.isdir(Path(clone).expanduser()):
         name, config = clone, named_config

@@ -86,8 +86,8 @@ def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in lines:
         if "train_runtime" not in line:
             same = line.get("measure") == last
-            kept = {key: value for key, value in line.items() if same or not is_of_evaluation(key)}
-            steps[line["step"]] = steps.get(line["step"], {}) | kept
+            values = {key: value for key, value in line.items() if same or not is_of_evaluation(key)}
+            steps[line["step"]] = steps.get(line["step"], {}) | values
     return [steps[step] for step in sorted(steps)]
 
 

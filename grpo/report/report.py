@@ -72,12 +72,12 @@ def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
     golds: list[Any] = [sample.gold for sample in next(iter(answers.values()), [])]
     if not repeat(golds):
         return [], None
-    given = {
+    read = {
         when: [sample.verdict.read for sample in of_evaluation]
         for when, of_evaluation in answers.items()
         if [sample.gold for sample in of_evaluation] == golds
     }
-    shares = distribution(golds, given)
+    shares = distribution(golds, read)
     return shares, max((share for share in shares if not share.others), key=lambda share: share.gold)
 
 

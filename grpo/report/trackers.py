@@ -140,10 +140,10 @@ def wandb_id(training: GRPOConfig) -> str | None:
 @contextlib.contextmanager
 def resuming_wandb(run_id: str | None) -> Iterator[None]:
     """Let W&B begin or continue the run of this id, unless the environment names one."""
-    given = {"WANDB_RUN_ID": run_id} if run_id else {}
+    variables = {"WANDB_RUN_ID": run_id} if run_id else {}
     if run_id and os.environ.get("WANDB_MODE") != "offline":  # there the id alone joins the parts, at their upload
-        given["WANDB_RESUME"] = "allow"
-    missing = {name: value for name, value in given.items() if name not in os.environ}
+        variables["WANDB_RESUME"] = "allow"
+    missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     if run_id and sys.modules["wandb"].run is None:
         BEGUN.add(run_id)

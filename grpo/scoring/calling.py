@@ -179,13 +179,16 @@ def _scores(
     """Return the rollout's values; if it failed, those of its rows; or its fault for each if no row fails alone."""
     if not isinstance(whole, BaseException):
         outcomes: Sequence[float | BaseException | None] = whole
-    elif isinstance(whole, WrongResult) and not any(isinstance(one, BaseException) for one in alone):
+    elif isinstance(whole, WrongResult) and not any(isinstance(outcome, BaseException) for outcome in alone):
         outcomes = [whole] * len(alone)
     else:
-        outcomes = [one if isinstance(one, BaseException) else one[0] for one in alone]
+        outcomes = [outcome if isinstance(outcome, BaseException) else outcome[0] for outcome in alone]
     scores: list[Score] = []
-    for index, one in enumerate(outcomes):
-        if isinstance(one, float) and not abs(one) <= LARGEST:
-            one = WrongResult(f"it returned {one:g}")
-        scores.append(fault(name, index, rollout.samples[index], one) if isinstance(one, BaseException) else one)
+    for index, outcome in enumerate(outcomes):
+        if isinstance(outcome, float) and not abs(outcome) <= LARGEST:
+            outcome = WrongResult(f"it returned {outcome:g}")
+        if isinstance(outcome, BaseException):
+            scores.append(fault(name, index, rollout.samples[index], outcome))
+        else:
+            scores.append(outcome)
     return scores

@@ -51,8 +51,8 @@ def function_of_setting(config: Config, setting: str) -> Callable[..., Any] | No
     name = getattr(config.script, setting)
     if not name:
         return None
-    known = {**functions_of_script(config, [name]), **config.functions[setting]}
-    return known.get(name) or function_of_file(name, setting, config.script.allow_custom_rewards)
+    functions = {**functions_of_script(config, [name]), **config.functions[setting]}
+    return functions.get(name) or function_of_file(name, setting, config.script.allow_custom_rewards)
 
 
 def functions_of_script(config: Config, names: Sequence[str]) -> dict[str, Callable[..., Any]]:

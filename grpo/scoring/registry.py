@@ -76,9 +76,9 @@ def load_rewards(config: Config, task: Task) -> Rewards:
     # a function in HYPERPARAMETERS replaces a shipped one of its name; others of the script do not
     own, of_script = config.functions["reward_funcs"], functions_of_script(config, script.reward_funcs)
     names = [name for name in script.reward_funcs if name not in {*own, *of_script}]
-    known = {**of_script, **shipped(names), **own}
+    by_name = {**of_script, **shipped(names), **own}
     follow = parameters_of_run(task, config.completion_limit)
-    return rewards_by_name(script.reward_funcs, args, follow, known, script.allow_custom_rewards)
+    return rewards_by_name(script.reward_funcs, args, follow, by_name, script.allow_custom_rewards)
 
 
 def parameters_of_run(task: Task, completion_limit: int) -> dict[str, Any]:
@@ -107,22 +107,22 @@ def rewards_by_name(
         follow: values of the run, for each reward with a parameter of that name.
         allow_files: True if the user's files may be run.
     """
-    for name, given in args.items():
-        if not isinstance(given, Mapping):
-            raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
+    for name, values in args.items():
+        if not isinstance(values, Mapping):
+            raise UserError(f"reward_args: {name}: {values!r} is not a dictionary; write {{parameter: value}}")
     rewards: Rewards = {}
     unused = dict(args)
     if not names:
         raise UserError(f"reward_funcs: the list is empty; use some of {', '.join(known)}")
     for name in names:
-        given = dict(unused.pop(name, {}))
+        values = dict(unused.pop(name, {}))
         if name in MAKERS:
-            reward = _made_by_trl(name, given, follow)
+            reward = _made_by_trl(name, values, follow)
         elif name in known:
-            reward = _with_parameters(known[name], given, follow)
+            reward = _with_parameters(known[name], values, follow)
         elif "." in name:
             function = function_of_file(name, "reward_funcs", allow_files)
-            reward = _with_parameters(function, {**unused.pop(logged_name(function), {}), **given}, follow)
+            reward = _with_parameters(function, {**unused.pop(logged_name(function), {}), **values}, follow)
         else:
             missing = "" if MORE_REWARDS.exists() else f" ({MORE_REWARDS}, which has more, does not exist)"
             hint = _where_rewards_are(name, [*known, *MAKERS])
@@ -138,7 +138,7 @@ def rewards_by_name(
 
 def _where_rewards_are(name: str, known: Sequence[str]) -> str:
     """Suggest the reward of nearly this name, or else where a function of the user's is found."""
-    if any(one.startswith(name) for one in known) or difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+    if any(choice.startswith(name) for choice in known) or difflib.get_close_matches(name, known, n=1, cutoff=0.8):
         return did_you_mean(name, known)
     return (
         f", nor a function of the script; if it is in a file of yours, use my_file.{name} with "
@@ -169,17 +169,15 @@ def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mappi
     """Bind a reward's given parameters and those of the run, under its own name."""
     name = logged_name(reward)
     try:
-        known = parameters(reward)
+        own = parameters(reward)
     except (ValueError, TypeError):  # of some built-in functions
         raise UserError(f"reward_funcs: {name!r} has no signature; write a function that calls it") from None
     for key in given:
-        if key not in known:
-            raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
+        if key not in own:
+            raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(own) or 'none'}")
     bound = reward.keywords if isinstance(reward, functools.partial) else {}  # by the user
     follows = {
-        key: value
-        for key, value in follow.items()
-        if key in known and key not in bound and value != known[key].default
+        key: value for key, value in follow.items() if key in own and key not in bound and value != own[key].default
     }
     if follows or given or not hasattr(reward, "__name__"):
         reward = functools.partial(reward, **{**follows, **given})

@@ -159,8 +159,8 @@ class Sample:
             "majority_right": self.majority_right,
             "any_right": self.any_right,
         }
-        kept = {"answer"} | ({"reward"} if self.rewards is not None else set())
-        return {key: value for key, value in line.items() if value is not None or key in kept}
+        always = {"answer"} | ({"reward"} if self.rewards is not None else set())
+        return {key: value for key, value in line.items() if value is not None or key in always}
 
     def how_read(self, pattern: str) -> str:
         """Say which answer was read: the answer, or the whole completion."""

@@ -80,14 +80,14 @@ class Scorer:
             return list(samples)
         scores = self._scores(samples, shared)
         whole = all(name in scores for name, weight in self.weights.items() if weight)
-        known: list[Sample] = []
+        scored: list[Sample] = []
         for sample, *row in zip(samples, *scores.values(), strict=True):
             faults = [score for score in row if isinstance(score, Fault)]
             values = {name: None if faults else score for name, score in zip(scores, row, strict=True)}
             worked = whole and any(value is not None for value in values.values())
             total = weighted_sum(values, self.weights) if worked else None
-            known.append(replace(sample, rewards=values, reward=total, faults=faults))
-        return known
+            scored.append(replace(sample, rewards=values, reward=total, faults=faults))
+        return scored
 
     def _scores(self, samples: Sequence[Sample], shared: Mapping[str, Any] | None) -> dict[str, list[Score]]:
         """Return each reward's scores by name."""

@@ -98,12 +98,12 @@ def read_column(values: Sequence[Any], pattern: str = "xml") -> tuple[str | None
             answers[mark] = [None if text is None else _marked(text, mark) for text in texts]
             if all(answers[mark][at] is not None for at in those):
                 break  # no other is more frequent
-    counts = {mark: sum(found[at] is not None for at in those) for mark, found in answers.items()}
+    counts = {mark: sum(column[at] is not None for at in those) for mark, column in answers.items()}
     best = max(counts, key=lambda mark: counts[mark], default=None)
     best = best if best and 2 * counts[best] >= len(those) else None
-    found = answers[best] if best else texts
-    notation = _notation(found)
-    golds = iter(_cleaned(text, best, notation) for text in found)
+    column = answers[best] if best else texts
+    notation = _notation(column)
+    golds = iter(_cleaned(text, best, notation) for text in column)
     return best, [_gold([next(golds) for _ in _items(value)]) for value in values]
 
 

@@ -51,6 +51,7 @@ class Progress(OfTrainer):
         self._next_sample, self._every = 0, 1
 
     def join(self, trainer: Any) -> None:
+        """Learn the trainer, and take its stock printers and transformers' progress bars away."""
         super().join(trainer)
         self._pays = trainer.history.perfect
         for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
