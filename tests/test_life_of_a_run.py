@@ -45,7 +45,7 @@ FOUR = {"num_iterations": "2", "steps_per_generation": "2", "logging_steps": "3"
 # What interrupts a run, its settings, and its steps: when it finishes first, when it is interrupted later, where that
 # ends it, and when it finishes at last. The uninterrupted run has a checkpoint, and so a log, at the same steps
 CASES = {
-    "SIGTERM": ("SIGTERM", {"save_steps": "3"}, (3, 5, 5, 8)),  # before a rollout, which is given up
+    "SIGTERM": ("SIGTERM", {"save_steps": "3"}, (3, 5, 6, 8)),  # before a rollout, which is finished
     "SIGTERM, rollouts twice": ("SIGTERM", {**TWICE, "logging_steps": "2", "save_steps": "2"}, (2, 3, 4, 6)),
     "SIGTERM, rollouts for four steps": ("SIGTERM", {**FOUR, "eval_every": "4"}, (4, 5, 8, 12)),
     "an alarm": ("alarm", {"save_steps": "2", "logging_steps": "3"}, (2, 3, 4, 7)),
@@ -53,7 +53,7 @@ CASES = {
     "SIGKILL": ("SIGKILL", {**SHARED, "save_steps": "2"}, (2, 5, 5, 6)),
     "SIGKILL, rollouts for four steps": ("SIGKILL", FOUR, (4, 7, 6, 12)),  # step 7 waits for its log
     "SIGTERM, two processes": ("SIGTERM", {**TWICE, "save_steps": "2", "logging_steps": "3"}, (2, 3, 4, 6)),
-    "SIGTERM before a rollout, two processes": ("SIGTERM", {"save_steps": "3"}, (2, 4, 4, 5)),
+    "SIGTERM before a rollout, two processes": ("SIGTERM", {"save_steps": "3"}, (2, 4, 5, 6)),
 }
 ENDS = {  # exit status and status
     "SIGTERM": (143, "interrupted by SIGTERM"),

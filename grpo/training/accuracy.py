@@ -158,7 +158,7 @@ class AccuracyCurve(OfTrainer):
     @property
     def _follows(self) -> bool:
         """True if the schedule of the learning rate follows the metric of evaluations."""
-        return str(self.trainer.args.lr_scheduler_type) in FOLLOW_A_METRIC
+        return self.trainer.args.lr_scheduler_type in FOLLOW_A_METRIC
 
     def _log(self, summary: dict[str, Any]) -> None:
         """Log and print the summary for the current step."""

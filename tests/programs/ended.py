@@ -38,24 +38,24 @@ def sending(number, step):
 
 if __name__ == "__main__":
     _, number, moment, *sys.argv = sys.argv
-    from grpo.policy.evaluation import HeldOut
     from grpo.runs import checkpoints
     from grpo.training import callbacks
+    from grpo.training.accuracy import AccuracyCurve
     from grpo.training.run_trainer import RunTrainer
 
     def send(*args, **kwargs):
         end(int(number))
 
-    def evaluate(self, policy, run, *, evaluate=HeldOut.evaluate, done=[]):  # noqa: B006
-        done += [run] if run.training else []
+    def measure(self, *, measure=AccuracyCurve.measure, done=[]):  # noqa: B006
+        done.append(self.trainer.state.global_step)
         if len(done) == 2 and os.environ.get("RANK") != "0":
             send()
-        return evaluate(self, policy, run)
+        return measure(self)
 
     if moment == "starting":
         RunTrainer.train = send
     elif moment == "evaluating":
-        HeldOut.evaluate = evaluate
+        AccuracyCurve.measure = measure
     elif moment == "saving":
         checkpoints.seal = send
     else:

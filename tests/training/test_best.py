@@ -120,14 +120,14 @@ def test_two_processes_save_the_best_weights(tiny_run, file):
 
 @pytest.mark.slow
 def test_the_best_checkpoint_moves_with_its_run(tiny_run, scripted, monkeypatch, capsys):
-    """Interrupted where it would be measured, moved and resumed, then extended."""
+    """Interrupted after it, moved and resumed, then extended."""
     scripted({2: 0.5, 4: 0.9, 6: 0.7, 8: 0.8})
     argv = tiny_run(**BEST | {"lr_scheduler_type": "constant"})
     with monkeypatch.context() as patched:
         patched.setattr(callbacks, "MetricsFile", sending(signal.SIGTERM, 4))
         assert train_grpo.main(argv) == 143
     run = Path("run").rename("moved")
-    assert not (run / "model.safetensors").exists() and checkpoints.newest(run)[0] == run / "checkpoint-4"
+    assert not (run / "model.safetensors").exists() and checkpoints.newest(run)[0] == run / "checkpoint-5"
     Path("run").mkdir()  # with another checkpoint of that name
     shutil.copytree(run / "checkpoint-4", "run/checkpoint-4")
     resume = ["--output_dir", "moved", "--resume_from_checkpoint", "auto"]
