@@ -52,9 +52,9 @@ from grpo.runs.run import choose_run
 from grpo.scoring.registry import load_rewards, make_task, needing_gold, weights_of
 from grpo.scoring.scorer import Scorer, judge_reward_func  # noqa: F401 - for reward_funcs, with a judge
 from grpo.task.prompts import PromptFormat
-from grpo.training import callbacks, optimizer
+from grpo.training import optimizer
 from grpo.training.accuracy import AccuracyCurve
-from grpo.training.callbacks import callbacks_of
+from grpo.training.callbacks import begin_record, callbacks_of
 from grpo.training.run_trainer import RunTrainer
 from rewards import (
     XML_COT_FORMAT,
@@ -222,7 +222,7 @@ def experiment(config: Config) -> int:
                 **config.step_options,
             )
             optimizer.build(trainer)  # AdamW
-        callbacks.begin_record(trainer, data)  # its record and its tracker
+        begin_record(trainer, data)  # its record and its tracker
         accuracy.measure_before()
 
         # 4. Train: sample a group for each prompt, score it, make completions above the group's mean more likely

@@ -46,7 +46,6 @@ class Merged(NamedTuple):
     functions: Functions  # functions in HYPERPARAMETERS, by setting and name
     shipped_data: bool  # True if the data is that of a recipe in recipes/
     recipe: Path | None  # its file
-    standalone: bool  # True if nothing of the script but its code is used
     rows: Any  # the data, if it was passed as a Python object
 
 
@@ -104,8 +103,9 @@ def merge(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any 
         value = checked(key, value, source)
         own = script.get(key, parser.defaults[key])
         if key == "exemplars":
-            shown_inline = checked("num_shots", script.get("num_shots", 0), "script")
-            value, own = shots_of(value, shots), own[: max(shots, shown_inline)] if isinstance(own, list) else own
+            inline = script.get("num_shots")
+            of_script = max(shots, inline) if isinstance(inline, int) else shots
+            value, own = shots_of(value, shots), own[:of_script] if isinstance(own, list) else own
         why, is_edited = "", own not in (parser.defaults[key], value)
         if key in TASK_SETTINGS and is_edited and source in ("default", "recipe", "flag") and (shown := _shown(own)):
             why = f"{'the flag' if source == 'flag' else recipe_name} replaces the script's own: {shown}"
@@ -114,7 +114,7 @@ def merge(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any 
     functions = functions if not standalone else functions_to_names({})[1]
     of_recipes = bool(file and file.parent in (RECIPES, home / RECIPES.name))
     shipped_data = of_recipes and settings["dataset_name"] == recipe.get("dataset_name")
-    return Merged(settings, functions, shipped_data, file, standalone, rows.get(settings["dataset_name"]))
+    return Merged(settings, functions, shipped_data, file, rows.get(settings["dataset_name"]))
 
 
 def own_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,6 @@ def configure(
         functions=merged.functions,
         default_dir=default_dir,
         recipe=merged.recipe,
-        standalone=merged.standalone,
         rows=merged.rows,
     )
 

@@ -68,7 +68,7 @@ def check(settings: Settings, functions: Mapping[str, Mapping[str, Callable[...,
             raise UserError(f"{key}: {value} is out of range; use a number above {least.label} ({number:g})")
     _check_names(settings)
     for key in ("eval_only", "eval_every"):
-        skipped = key == "eval_every" and PLACES.index(origin["eval_samples"]) > PLACES.index(
+        skipped = key == "eval_every" and PLACES.index(origin.get("eval_samples", "default")) > PLACES.index(
             origin.get(key, "script")
         )
         if settings["eval_samples"] == 0 and settings[key] and not skipped:

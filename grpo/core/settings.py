@@ -794,7 +794,6 @@ class Config:
     functions: Mapping[str, Mapping[str, Callable[..., Any]]]  # functions in HYPERPARAMETERS, by setting and name
     default_dir: str  # the default output_dir, without a number
     recipe: Path | None = None  # the file of --config
-    standalone: bool = False  # True: nothing of the script but its code, as the recipe says
     rows: Any = None  # training data passed as a Python object: grpo/data/sources.py
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 

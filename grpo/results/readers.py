@@ -29,7 +29,7 @@ class Log(TypedDict, total=False):
 
     step: Required[int]
     step_time: Number
-    measure: str  # a digest of what an evaluation rests on (runs/resume.py)
+    measure: str  # a digest of what an evaluation rests on (runs/facts.py)
 
 
 class Alarm(TypedDict):

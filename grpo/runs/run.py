@@ -282,8 +282,7 @@ class Run:
             yield
         except KeyboardInterrupt as error:
             self.stop.has_told = True  # torchrun's SIGTERM may follow
-            number = self.stop.signal if isinstance(error, GivenUp) else signal.SIGINT
-            by = str(error) or f" by {signal_name(number)}"
+            by = str(error) or f" by {signal_name(signal.SIGINT)}"
             if by == BY_LAUNCHER and (failed := failure_left()):
                 raise self._of_another(*failed) from None
             self._break_off(f"interrupted{by}")
@@ -291,7 +290,7 @@ class Run:
             compared = self._trained and (self.output / "comparison.json").exists()  # a resumed run moves the old one
             if (self._ended or compared) and not self.stop.is_asked:
                 what_next = f"The run had ended, and its results are saved. {self._how_to_report()}"
-            raise Interrupted(f"{by}. {what_next}", getattr(error, "status", 128 + number)) from None
+            raise Interrupted(f"{by}. {what_next}", getattr(error, "status", 128 + signal.SIGINT)) from None
         except Exception as error:
             self.stop.has_told = True
             line = str(error) if isinstance(error, UserError) else self._explanation(error)

@@ -1,7 +1,8 @@
 """What signals, alarms and faulty rewards want of a run: that it ends before its last step.
 
 While a run trains, a signal asks for its end. It is looked at after a rollout with its steps, after a batch of an
-evaluation, and after a step; whoever cannot wait sends a second one. At any other time a signal ends the run at once.
+evaluation, and after a step; whoever cannot wait sends a second one, but under torchrun, which repeats its own. At any
+other time a signal ends the run at once.
 """
 
 import contextlib

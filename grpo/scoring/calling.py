@@ -136,11 +136,13 @@ async def call_async(name: str, reward: Callable[..., Any], rollout: Rollout) ->
 
 
 def _attempt(reward: Callable[..., Any], rollout: Rollout) -> Values | BaseException:
-    SCORED.set(rollout.samples)
+    token = SCORED.set(rollout.samples)
     try:
         return _numbers(reward(**rollout.arguments()), len(rollout.samples))
     except USERS_ERRORS as error:
         return _of_the_reward(error)
+    finally:
+        SCORED.reset(token)
 
 
 async def _attempt_async(reward: Callable[..., Any], rollout: Rollout) -> Values | BaseException:

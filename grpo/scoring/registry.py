@@ -148,7 +148,7 @@ def _where_rewards_are(name: str, known: Sequence[str]) -> str:
 
 def _made_by_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
     """Build one of TRL's rewards from its parameters; the overlong punishment uses the run's completion limit."""
-    import trl.rewards  # here, since the X-ray does not need TRL
+    import trl.rewards  # here: most runs have none of them
 
     maker = getattr(trl.rewards, name)
     if name == "get_soft_overlong_punishment":

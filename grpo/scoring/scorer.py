@@ -117,10 +117,15 @@ def judge_reward_func(completions: Texts, *, task: Task | None = None, **kwargs:
     columns["prompt"] = columns.pop("prompts", [None] * count)
     rows = [{key: column[place] for key, column in columns.items()} for place in range(count)]
     texts = list(map(completion_text, completions))
-    samples = SCORED.get()
-    if [sample.text for sample in samples] != texts:
-        samples = [Sample(row, text) for row, text in zip(rows, texts, strict=True)]
+    asked = [Sample(row, text) for row, text in zip(rows, texts, strict=True)]
+    scored = SCORED.get()
+    samples = scored if len(scored) == count and all(map(_is_part, asked, scored)) else asked
     return [PAYS if _is_right(task, sample) else 0.0 for sample in samples]
+
+
+def _is_part(asked: Sample, scored: Sample) -> bool:
+    """True if a sample has the text of another one, and what it has of a row is that one's."""
+    return asked.text == scored.text and all(asked.row[key] == scored.row.get(key) for key in asked.row)
 
 
 def _is_right(task: Task, sample: Sample) -> bool:

@@ -40,7 +40,7 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data) -> list[TrainerCallback]:
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
         Watch(run.output, skip, run.stop.ask, run.config.script.stop_on_alarm),
-        StopAtRolloutEnd(run),  # last, to see the requests of the others
+        StopAtRolloutEnd(run),  # moves to the end, to see the requests of the others
         Progress(scorer.rewards, console.golds_of(data.train), scorer.task),
     ]
 

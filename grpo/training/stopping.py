@@ -15,6 +15,8 @@ from grpo.training.of_trainer import OfTrainer
 class StopAtRolloutEnd(OfTrainer):
     """End training at the end of a rollout, at the same step on all processes, after the run's end was requested.
 
+    It moves itself to the end of its trainer's callbacks, and keeps the run's steps and whether it trains.
+
     Requests of other callbacks, such as transformers' EarlyStoppingCallback, wait for that moment, too.
     """
 

@@ -89,6 +89,11 @@ def test_no_edit_of_the_script_reaches_a_recipe_that_stands_alone(path):
     assert set(notes) <= set(said) and {f"{path} replaces the script's own: {what}" for what in whats} <= set(said)
 
 
+def test_edited_exemplars_that_a_recipe_without_any_replaces_are_named():
+    *_, said = resolved(ROOT / "recipes/demo.yaml", exemplars=[("mine?", "mine", "1")], num_shots=1)
+    assert any("replaces the script's own: mine?" in line for line in said)
+
+
 @pytest.mark.parametrize("edit", [{}, {"exemplars": [("mine?", "mine", "1")]}])
 def test_a_flag_shows_the_scripts_exemplars_beside_a_recipe_that_has_none(edit):
     config = configure(train_grpo.HYPERPARAMETERS | edit, ["--config", "demo", "--num_shots", "1", *CPU])

@@ -52,7 +52,7 @@ def test_every_librarys_word_for_a_full_disk_is_known(error):
 
 FAILS = {  # what fails below what is ours: the run's phase
     "lean_grpo.sampling.complete": phases.SAMPLING,
-    "grpo.scoring.scorer.Scorer.score": phases.REWARDS,
+    "grpo.scoring.scorer.Scorer.reward": phases.REWARDS,
     "lean_grpo.LeanGRPOTrainer.compute_loss": phases.TRAINING_STEP,
     "torch.optim.SGD.step": phases.OPTIMIZER_STEP,
     "transformers.Trainer._save_optimizer_and_scheduler": phases.SAVING,

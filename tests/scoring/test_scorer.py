@@ -173,6 +173,17 @@ def test_a_function_around_the_judges_reward_is_called_and_reads_its_verdicts():
     assert asked == ["a", "b"] and entered == [1]
 
 
+def test_a_reward_that_asks_about_another_gold_answer_gets_that_verdict():
+    def distracted(completions, answer, **kwargs):
+        return judge_reward_func(completions, answer=["8"] * len(answer))
+
+    (sample,) = scorer_of(Task(XML), distracted=distracted, judge_reward_func=judge_reward_func).score(
+        [Sample(ROW, "7")]
+    )
+    assert sample.rewards == {"distracted": 0.0, "judge_reward_func": 2.0}
+    assert judge_reward_func(["7"], answer=["8"]) == [0.0]  # nothing is remembered
+
+
 def test_a_verdict_is_true_where_it_was_a_boolean():
     """Rewards of one's own get the task, and ask it."""
     verdicts = [Task(XML).verdict(text, row) for text, row in (("7", ROW), ("8", ROW), ("7", {}))]
