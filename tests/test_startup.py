@@ -117,7 +117,8 @@ def test_a_grpo_py_is_named_as_what_hides_grpo():
     assert done.stderr == f"error: grpo is hidden by {Path('grpo.py').absolute()}: rename that file\n"
 
 
-@pytest.mark.parametrize("form", ["{}.py", pytest.param("{}/__init__.py", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
 def test_modules_that_no_library_imports_are_no_mistake(form):
     own_folder()
     for name in ("utils", "test", "evaluate", "my_task", "turtle", "wave", "this", "cmd", "faiss"):
@@ -138,7 +139,8 @@ def test_what_only_the_users_own_code_imports_is_theirs():
     assert python("mine.py", directory=".", PYTHONPATH=str(ROOT)).stdout == "3\n"
 
 
-@pytest.mark.parametrize("named", [".", pytest.param("over", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [".", "over"])
 def test_what_a_user_has_named_in_pythonpath_hides_nothing(named):
     """An overlay by `pip install --target`, or the source of a library."""
     own_folder()
@@ -149,6 +151,7 @@ def test_what_a_user_has_named_in_pythonpath_hides_nothing(named):
     assert done.returncode == 2 and done.stderr.startswith("error: --no_such_flag"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["train_grpo", "grpo.core", "grpo.task", "grpo.hidden"])
 def test_a_program_that_imports_this_keeps_its_excepthook(module):
     Path("mine.py").write_text(f"import sys\nimport {module}\nassert sys.excepthook is sys.__excepthook__\n1 / 0\n")

@@ -18,6 +18,7 @@ def configured(run, *flags):
     return configure(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", str(run), *flags])
 
 
+@pytest.mark.slow
 def test_a_saved_adapter_decides_its_settings(learned_adapter):
     config = configured(learned_adapter.path)
     assert (config.model.lora_r, config.model.lora_alpha) == (4, 64) and config.origin["lora_r"] == "machine"
@@ -36,6 +37,7 @@ def test_how_the_adapter_was_made_may_be_repeated(learned_adapter):
         configured(learned_adapter.path, "--use_peft", "false")
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_that_recorded_other_settings_is_resumed(learned_adapter, tiny_run, capsys):
     own = {**LEARNS, "model_name_or_path": str(learned_adapter.path), "max_steps": "1", "eval_samples": "4"}
     assert train_grpo.main(tiny_run(**own, save_steps="1")) == 0

@@ -102,6 +102,7 @@ def dry_run(tiny_run, capfd, write_jsonl):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEED_A_REMEDY)
 def test_the_remedy_works_as_it_is_typed(name, dry_run):
     rows, settings = NEED_A_REMEDY[name]

@@ -234,6 +234,7 @@ def test_a_trainer_compiles_what_agrees_with_its_trial(agrees, tiny_model, tmp_p
     assert (said in capsys.readouterr().out) is not agrees
 
 
+@pytest.mark.slow
 def test_checkpointed_layers_that_are_recomputed_as_they_are_stay_so(tiny_model, tmp_path, monkeypatch, capsys):
     """transformers 5.17 checkpoints a layer's call: a backward after the forward meets another layer."""
     monkeypatch.setattr(attention, "kernel", lambda *given: FLASH)

@@ -60,6 +60,7 @@ def plain_and_compiled(model, base=None, **given):
     return plain, rollouts(model, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2", "llama", "qwen3", "gemma", "mistral", "gemma3_text", "gpt2", "mixtral"])
 def test_all_layers_share_one_graph(name, capsys):
     """Of all widths, numbers of rows and rollouts. Rows outgrow the windows of Mistral and Gemma 3."""
@@ -70,6 +71,7 @@ def test_all_layers_share_one_graph(name, capsys):
     assert model in TokenSteps.verified and not capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", ["float32", "bfloat16", "autocast"])
 def test_an_adapter_is_part_of_the_compiled_layer(numbers):
     torch.manual_seed(0)
@@ -163,6 +165,7 @@ def broken(layer):
     layer.mlp.act_fn = Breaks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "change", "reason"),
     [

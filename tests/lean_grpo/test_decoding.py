@@ -221,6 +221,7 @@ def rollout(model, rows=64, limit=200, end=END):
         return complete(model, SimpleNamespace(pad_token_id=0), rows * [[5, 6, 7, 8]], ends, limit, SAMPLED)
 
 
+@pytest.mark.slow
 def test_a_rollout_waits_and_records_seldom(policy, fake_gpu, monkeypatch):
     """64 × 200 tokens: read every sixteenth step, and at the end; one graph."""
     rollout(policy, 2, 8)  # verifies

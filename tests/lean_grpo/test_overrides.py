@@ -386,6 +386,7 @@ def test_advantages_of_another_class_are_its_own(tiny_model, tmp_path):
 # --- Settings of a step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "later"),
     [
@@ -492,6 +493,7 @@ def configurations(trainer):
     return {"the model's": trainer.model.generation_config, "the trainer's": trainer.generation_config}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["the model's", "the trainer's"])
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_that_our_sampler_does_not_know_is_obeyed(trainer, greedy, capsys, name, place):
@@ -691,6 +693,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_generate_of_its_own_is_obeyed(tmp_path, tokenizer, capsys, name):
     model, line = MODELS[name]()
@@ -721,6 +724,7 @@ def changed(name, stock, wraps):
 METHODS = ("generate", "prepare_inputs_for_generation", "_get_logits_processor", "_get_stopping_criteria")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wraps", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("place", ["the object", "its class", "the library", "early"])
@@ -775,6 +779,7 @@ def test_our_trainers_keep_our_sampler(tmp_path, capsys, monkeypatch, base, adap
 # --- Answers of a policy: evaluations, `ask` and preflight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_policy_answers_as_generate_does(tokenizer, greedy, capsys, name):
     """A checkpoint that suppresses digits writes none, whoever asks it."""

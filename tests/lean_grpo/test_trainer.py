@@ -149,6 +149,7 @@ class WaitsForDevice(Waits):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -87,6 +87,7 @@ def test_a_forward_without_a_cache_has_no_argument_for_it():
     assert models.cache_argument(WithoutCache()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [None, pytest.param(LORA, marks=pytest.mark.slow)], ids=["all", "adapter"])
 @pytest.mark.parametrize("by", ["setting", pytest.param("launcher", marks=pytest.mark.slow)])
 def test_rollouts_of_a_compiled_run_are_those_of_a_plain_one(by, adapter, tmp_path, monkeypatch, capsys):

@@ -63,12 +63,14 @@ def reference(policy, tokenizer, ids):
     return stock(policy, tokenizer, ids, 32)  # some are cut off, most end at different lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [3, 64])
 def test_greedy_completions_are_those_of_generate(batch_size, policy, tokenizer, ids, reference):
     assert len({len(tokens) for tokens, _ in reference}) > 5 and 0 < sum(cut for _, cut in reference) < COUNT
     assert answer(policy, tokenizer, ids, 32, batch_size) == reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sizes", "by_generate"),
     [

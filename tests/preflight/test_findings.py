@@ -171,6 +171,7 @@ PLAIN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [*TEMPLATES, *PLAIN])
 def test_questions_in_a_template_are_warned_of(template, table):
     rows = [row | {"question": template.format(row["question"])} for row in sums()]

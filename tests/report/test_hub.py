@@ -96,6 +96,7 @@ def test_an_upload_holds_model_card_report_and_records(tiny_run, rows_file, serv
 REFUSALS = {"preupload": [401, 500], "commit": [403, None]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "status"), [(where, each) for where in REFUSALS for each in REFUSALS[where]])
 def test_a_run_that_fails_to_upload_is_complete_on_the_disk(where, status, tiny_run, server, capfd):
     server.fails[where] = status
@@ -140,6 +141,7 @@ def test_the_uploaded_card_loads_the_published_model(name, full, learned, server
     assert published in files["README.md"].decode() and published not in card.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "local"), [("/srv/base", True), ("assets/demo/model", True), ("run", True), ("me/base", False)]
 )

@@ -62,6 +62,7 @@ def shown(capsys):
 RESUMED = {**TINY, **LEARNS, "save_steps": "1", "stop_on_alarm": "true", "resume_from_checkpoint": "auto"}
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_is_resumed_stays_as_it_is(learned, capsys):
     """Within an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
     run = learned.copy()

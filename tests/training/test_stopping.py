@@ -379,6 +379,7 @@ def test_a_signal_ends_a_run_that_continues_exactly(tiny_run, monkeypatch, capfd
     assert_same(trained("run"), trained("whole"))
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_curves_last_evaluation_keeps_the_weights(tiny_run, monkeypatch):
     interrupted_at(monkeypatch, 2)
     flags = tiny_run(max_steps="1", save_strategy="no", eval_every="1")
