@@ -82,8 +82,8 @@ class History:
         self.given = [*self.given, given][-QUESTIONS:]  # each has a question at least
 
     def resume(self, earlier: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint's history has seen; what is known of rewards and template is this session's."""
-        for name in vars(self).keys() & earlier.keys() - {"unended", "perfect", "penalties"}:
+        """Take over the attributes of a checkpoint's history, but for `unended`: that may have been repaired since."""
+        for name in vars(self).keys() & earlier.keys() - {"unended"}:
             setattr(self, name, earlier[name])
 
     @property
