@@ -49,7 +49,7 @@ WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount
 
 @dataclass
 class Place:
-    """Where a step writes, for all layers.
+    """Places where a step writes, for all layers.
 
     Attributes:
         used: positions in use, the index of the next one.

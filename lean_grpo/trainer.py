@@ -249,7 +249,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             return sampling.complete(*inputs, asked=True), None
 
     def _generation_config(self) -> GenerationConfig:
-        """What `generate` would be given for the next rollout."""
+        """The configuration that `generate` would get for the next rollout."""
         return self.generation_config or GenerationConfig()
 
     def _samples_itself(self) -> bool:

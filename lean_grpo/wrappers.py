@@ -49,7 +49,7 @@ def passes_on(model: Any, method: str, config: GenerationConfig | None = None) -
     calls: list[bool] = []
 
     def state() -> list[Any]:
-        """What hooks and replaced methods would change."""
+        """Return names of attributes and numbers of hooks, which replaced methods and new hooks would change."""
         hooks = [(len(module._forward_pre_hooks), len(module._forward_hooks)) for module in base.modules()]
         return [sorted(vars(base)), *hooks]
 

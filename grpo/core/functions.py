@@ -1,4 +1,4 @@
-"""What a callable of the user is, beneath its bound parameters."""
+"""Look beneath the bound parameters of the user's callables."""
 
 import dis
 import functools

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phase:
-    """What a run is doing.
+    """A part of a run's work.
 
     Attributes:
         name: for messages: out of memory in …

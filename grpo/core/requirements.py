@@ -1,4 +1,4 @@
-"""What this project needs to be installed, and in which versions."""
+"""Packages that this project needs to be installed, and their versions."""
 
 import importlib.metadata
 import tomllib

@@ -84,7 +84,7 @@ class Bound(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a setting needs to have an effect: "it has no effect without <label>; drop it, or use <remedy>"."""
+    """A condition of a setting's effect: "it has no effect without <label>; drop it, or use <remedy>"."""
 
     label: str
     holds: Callable[[Mapping[str, Any]], bool]
@@ -195,7 +195,7 @@ OTHER_SAMPLES = "it draws other samples for the same seed, so that no run can be
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What this project knows of a setting: all that it asks about one before, during and after a run.
+    """Facts about a setting: all that the project asks about one before, during and after a run.
 
     Attributes:
         above: a number that it must be above, if this setting or the bound is set.

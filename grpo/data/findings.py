@@ -1,4 +1,4 @@
-"""What the loader finds in rows, as lines of preflight's table: `FINDINGS`, functions of the tables that were read."""
+"""Say what is found in rows, as lines of preflight's table: `FINDINGS`, functions of the tables that were read."""
 
 import math
 import re
@@ -101,7 +101,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Tables:
-    """What was read, and what makes prompts of it.
+    """The rows that were read, and what makes prompts of them.
 
     Attributes:
         by_kind: the tables, `training`, `evaluation`, or both.
@@ -149,7 +149,7 @@ class Tables:
 
     @property
     def marks(self) -> str:
-        """Where the rows have their gold answers, such as `after #### in 300 of 300 rows`."""
+        """The place of gold answers in the rows, such as `after #### in 300 of 300 rows`."""
         golds, rows = Counter[str](), Counter[str]()
         for reading in (table.reading for table in self.all):
             golds[where_marked(reading.mark)] += reading.golds

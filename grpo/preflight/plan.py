@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def config(self) -> Config:
-        """What the user asked for."""
+        """The configuration that the user asked for."""
         return self.run.config
 
     @property
     def scorer(self) -> Scorer:
-        """What scores completions of the run."""
+        """The scorer of the run's completions."""
         return Scorer(self.task, self.rewards, weights_of(self.config, self.rewards))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What fits on a run's devices, by the estimate of memory (policy/memory.py), and what follows from it."""
+"""Decide by the estimate of memory (policy/memory.py) what fits on a run's devices, and say what follows from it."""
 
 from copy import copy
 from typing import Any

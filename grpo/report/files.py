@@ -61,7 +61,7 @@ class RunFiles:
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What the figures that are shown large mean in this run, by their key in eval_*.json."""
+        """Meanings in this run of the figures that are shown large, by their key in eval_*.json."""
         return summary.meanings(list(self.evaluations.values())[-1]) if self.evaluations else {}
 
     @property

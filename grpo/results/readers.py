@@ -53,7 +53,7 @@ class Evaluation(TypedDict, total=False):
 
 
 class ChangeOfShare(TypedDict):
-    """How a share of the answers to the same questions changed."""
+    """The change of a share of the answers to the same questions."""
 
     both: int
     fixed: int

@@ -73,7 +73,7 @@ class KindsOfSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What `run.json` has. None and {}: it does not have it, or has null.
+    """The content of `run.json`. None and {}: it does not have it, or has null.
 
     Attributes:
         status: running, finished, evaluated, merged, or how it ended.

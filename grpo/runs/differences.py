@@ -1,4 +1,4 @@
-"""What changed since? `compare` lists what differs between two runs, or two sessions or processes of one."""
+"""List what differs between two runs, or two sessions or processes of one: `compare`."""
 
 import os
 from collections.abc import Iterable, Mapping

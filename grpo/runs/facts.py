@@ -1,4 +1,4 @@
-"""What a run and its figures rest on: settings, rows, code, prompt and model, as a seal and `run.json` have it."""
+"""Facts that a run and its figures rest on: settings, rows, code, prompt and model, as in a seal and `run.json`."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
 
 class Rows(Protocol):
-    """What is known of a run's rows (data/dataset.py)."""
+    """A run's rows, as far as they are compared (data/dataset.py)."""
 
     @property
     def rows(self) -> Dataset:

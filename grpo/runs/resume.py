@@ -1,4 +1,4 @@
-"""What a resumed run has changed since its checkpoint, or its end: what is refused, and what is listed."""
+"""Refuse or list what a resumed run has changed since its checkpoint, or its end."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What signals, alarms and faulty rewards want of a run: that it ends before its last step.
+"""End a run before its last step, as signals, alarms and faulty rewards want it.
 
 While a run trains, a signal asks for its end. It is looked at after a rollout with its steps, after a batch of an
 evaluation, and after a step; whoever cannot wait sends a second one, but under torchrun, which repeats its own. At any
@@ -22,7 +22,7 @@ BY_LAUNCHER += " launcher's say which"
 
 
 class Stop:
-    """Whether a run must end before its last step, and why.
+    """A request to end a run before its last step, and its reason.
 
     Args:
         repeated: says what the run is doing if a resumed run repeats it, such as `this evaluation`; else "".

@@ -20,7 +20,7 @@ Judge = Callable[[str, Mapping[str, Any]], bool]
 
 
 class Verdict(NamedTuple):
-    """Whether a completion is right; `lenient` and `strict` are None if it cannot be judged."""
+    """The verdict on a completion; `lenient` and `strict` are None if it cannot be judged."""
 
     read: str = ""  # the extracted answer
     lenient: bool | None = None  # right, however it is written, or by the user's judge
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
 
 class Format(NamedTuple):
-    """Whether a completion has the format of the prompt; None without one, as any text has it."""
+    """The form of a completion: has it the format of the prompt? None without one, as any text has it."""
 
     strict: bool | None = None
     soft: bool | None = None
