@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from exact_answers.marks import check_pattern
+from exact_answers.reward import text_of
 from exact_answers.verdict import Verdict, grade_any
 
 SHOWN = 20  # rows on which math-verify differs
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--pattern", default="xml", help="where an answer is: xml, boxed, hash, final, text, a template"
     )
+    parser.add_argument("--accept-uncomputed", action="store_true", help="accept 48 + 24 for 72, as math-verify does")
     parser.add_argument("--wrong", action="store_true", help="print each row that is not right")
     options = parser.parse_args(argv)
     try:
@@ -48,7 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         print(printable(f"error: {options.file}: {error}"), file=sys.stderr)
         return 2
-    verdicts = [grade_any(row.text, row.golds, options.pattern) for row in rows]
+    computed = not options.accept_uncomputed
+    verdicts = [grade_any(row.text, row.golds, options.pattern, computed=computed) for row in rows]
     for line in summary(verdicts):
         print(line)
     if options.wrong:
@@ -65,17 +68,19 @@ def read(path: Path) -> Iterator[Row]:
     Raises:
         ValueError: a line is no object, or has no text or gold answer.
     """
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):  # a text may contain U+2028
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):  # a text may contain U+2028
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, strict=False)  # with control characters, too
         except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number} is not JSON: {error}") from None
         text, gold = (_field(row, names) for names in (("text", "completion"), ("gold", "answer")))
         if isinstance(text, list):  # messages
-            last = text[-1] if text else {}
-            text = (last.get("content") or "") if isinstance(last, dict) else None
+            try:
+                text = text_of(text)
+            except TypeError:
+                text = None
         golds = gold if isinstance(gold, list) else [gold]
         if not golds or not all(isinstance(each, str | int | float) for each in [text, *golds]):
             needed = "text or completion (a text or messages), and gold or answer (a text, a number or a list of them)"

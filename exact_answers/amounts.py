@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from exact_answers import units
-from exact_answers.formulas import NotRead, numeral
+from exact_answers.formulas import Node, NotRead, numeral
 from exact_answers.units import Unit
 from exact_answers.writing import Token, get
 
@@ -23,6 +23,7 @@ class Number(NamedTuple):
     unit: Unit = ()
     parts: int = 1  # units that were added
     comma: bool = False  # with a decimal comma, which may separate two numbers
+    formula: Node | None = None  # which was computed
 
     def is_rounded_to(self, value: Fraction) -> bool:
         """True if this is the printed double of `value`: 33.333333333333336 is 100/3."""
@@ -46,6 +47,8 @@ def read_amount(tokens: Sequence[Token], place: int = 0) -> Read | None:
     if read is None:
         return None
     number, end = read
+    if number.unit and (half := _and_a_half(tokens, end)):
+        number, end = number._replace(value=number.value + (half[0] if number.value > 0 else -half[0])), half[1]
     while size := units.size_of(number.unit):  # 5 feet 6 inches
         start = end + (end < len(tokens) and tokens[end].low in ("and", ",", "und", "et", "y"))
         more = _single(tokens, start) if start < len(tokens) and tokens[start].kind in ("number", "word") else None
@@ -62,6 +65,25 @@ def read_amount(tokens: Sequence[Token], place: int = 0) -> Read | None:
     return number, end
 
 
+def _of_a_unit(number: Number, tokens: Sequence[Token], place: int) -> int:
+    """Skip the words between a part and its unit: half an hour, three quarters of a mile."""
+    lows = [token.low for token in tokens[place : place + 3]]
+    start = place + (lows[:1] == ["of"])
+    article, unit = get(tokens, start), get(tokens, start + 1)
+    if number.value >= 1 or article is None or article.low not in ("a", "an") or unit is None:
+        return place
+    return start + 1 if units.size_of(((units.symbol_of(unit.text), 1),)) else place
+
+
+def _and_a_half(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
+    """Read what is added to an amount with a unit: an hour and a half, but not 3 hours and a half marathon."""
+    if [token.low for token in tokens[place : place + 2]] != ["and", "a"]:
+        return None
+    part = _part(tokens, place + 1)
+    after = get(tokens, part[1]) if part else None
+    return part if after is None or after.kind not in ("word", "han", "number") else None
+
+
 _LATEX_CURRENCIES = {"\\$": "$", "\\pounds": "£", "\\euro": "€", "\\yen": "¥"}
 
 
@@ -75,6 +97,7 @@ def _single(tokens: Sequence[Token], place: int) -> Read | None:
     if read is None:
         return None
     number, place = _scale(*read, tokens)
+    place = _of_a_unit(number, tokens, place)
     number, place = _percent(number, tokens, place)
     unit, place = read_unit(tokens, place, currency)
     if currency and not any(symbol in units.CURRENCIES.values() for symbol, _ in unit):
@@ -172,17 +195,17 @@ def _decimal_comma(tokens: Sequence[Token], place: int) -> Read | None:
 
 
 def _after_whole(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
-    r"""Read what makes a mixed number of a whole one: 3 1/2, 3\frac{1}{2}, 3 and a half."""
+    r"""Read the fraction below 1 that makes a mixed number of a whole one: 3 1/2, 3\frac{1}{2}, 3 and a half."""
     token = get(tokens, place)
     if token is None or (token.glued and token.text != "\\frac"):
         return None
-    if token.low in ("and", "&"):
-        return _fraction(tokens, place + 1) or _part(tokens, place + 1)
-    return _fraction(tokens, place)
+    joined = token.low in ("and", "&")
+    fraction = _fraction(tokens, place + joined) or (_part(tokens, place + 1) if joined else None)
+    return fraction if fraction and fraction[0] < 1 else None  # 48 24/1 is a sum
 
 
 def _fraction(tokens: Sequence[Token], place: int) -> tuple[Fraction, int] | None:
-    r"""Read 1/2, \frac{1}{2} or \frac12 below 1 if it follows a whole number; None for other tokens."""
+    r"""Read 1/2, \frac{1}{2} or \frac12; None for other tokens."""
     token = get(tokens, place)
     if token is None:
         return None
@@ -214,7 +237,8 @@ def _divided(value: Fraction, tokens: Sequence[Token], place: int) -> Read | Non
         return None
     digits = tokens[start].text.isdigit()
     below, end = (numeral(tokens[start].text), start + 1) if digits else _cardinal(tokens, start) or (0, start)
-    ends = end == len(tokens) and below and (sign == "over" or value <= below)
+    year = sign == "in" and digits and len(tokens[start].text) == 4
+    ends = end == len(tokens) and not year and below and (sign == "over" or value <= below)
     return (Number(value / below), end) if ends else None
 
 
@@ -256,7 +280,7 @@ def _words(tokens: Sequence[Token], place: int) -> Read | None:
     if divided := _divided(value, tokens, end):
         return divided
     token, after = get(tokens, end), get(tokens, end + 1)
-    if token is not None and token.low == "and" and (part := _part(tokens, end + 1)):
+    if token is not None and token.low == "and" and (part := _part(tokens, end + 1)) and part[0] < 1:
         return Number(value + part[0]), part[1]
     if token is not None and token.low == "point":
         return _points(value, tokens, end + 1)

@@ -1,18 +1,22 @@
 r"""Read a value of any type from tokens, and decide whether two are the same.
 
 Types: an amount (a number with its unit), an expression, a tuple, set, list, interval, union or matrix, a relation or
-equation, a ratio or a range, and a date, a time or a number in another base as text. A text that is none has no value.
+equation, and what has one spelling (spelled.py): a date, a time, an ordinal, a number in another base, a ratio or a
+range. A text that is none has no value.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from exact_answers import formulas, units, words
+from exact_answers import formulas, nouns, units, words
 from exact_answers.amounts import Number, read_amount, read_unit
 from exact_answers.formulas import Node, Value
+from exact_answers.lexicon import vocabulary
+from exact_answers.spelled import Text, read_spelled
 from exact_answers.units import Unit
 from exact_answers.writing import CLOSING, OPENING, Token, get, normalize, tokenize
 
@@ -33,7 +37,10 @@ class Several(NamedTuple):
 
 
 class Equation(NamedTuple):
-    """An equation: the difference of its sides; with a name and its value for `x = 5` and `f(x) = 2x`."""
+    """An equation: the difference of its sides; with a name and its value for `x = 5` and `f(x) = 2x`.
+
+    m + n = 73 has a value without a name: as an answer it is also 73, but 73 is not the line x + y = 73.
+    """
 
     difference: Node | None
     name: str = ""
@@ -46,12 +53,6 @@ class Either(NamedTuple):
     readings: tuple["Meaning | None", ...]
 
 
-class Text(NamedTuple):
-    """A date, a time, a ratio, a range or a number in another base, in one spelling."""
-
-    text: str
-
-
 Meaning = Number | Expression | Several | Equation | Either | Text
 
 # --- Reading ------------------------------------------------------------------------------------------------------
@@ -59,6 +60,10 @@ Meaning = Number | Expression | Several | Equation | Either | Text
 _SKIPPED = {"\\(", "\\)", "\\[", "\\]", "\\text", "\\mathrm", "\\boxed", "\\fbox", "\\"}
 _NAMING = {"\\det", "\\overline", "\\angle", "\\vec", "\\lim", "\\int", "\\sum", "\\prod", "\\hat", "\\bar", "\\max"}
 _NAMING |= {"\\triangle", "\\measuredangle", "\\operatorname", "\\Pr", "\\gcd", "\\lcm", "\\iint", "\\mathbb"}
+_COMMANDS = formulas.FUNCTIONS | formulas.SYMBOLS | {command[1:] for command in _NAMING}
+_COMMANDS |= vocabulary(
+    "pi frac binom pm mp approx cdot times div bmod cup cap in infty begin over choose lfloor lceil"
+)
 _RELATIONS = {"\\le": "<=", "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">="}
 _RELATIONS |= {"\\lt": "<", "\\gt": ">", "\\ne": "!=", "\\neq": "!=", "!=": "!=", "=<": "<="}
 _RELATIONS |= {sign: sign for sign in ("<", ">", "<=", ">=")}
@@ -85,6 +90,71 @@ def read_tokens(tokens: Sequence[Token]) -> Meaning | None:
         return None
 
 
+def remembered(tokens: Sequence[Token]) -> Meaning | None:
+    """Read tokens that are one value; a run that was read before is looked up."""
+    return _read_again(tuple((token.kind, token.text, token.glued, token.low) for token in tokens))
+
+
+@functools.lru_cache(maxsize=2**14)
+def _read_again(run: tuple[tuple[str, str, bool, str], ...]) -> Meaning | None:
+    return read_tokens([Token(kind, text, 0, 0, glued, low) for kind, text, glued, low in run])
+
+
+def read_display(tokens: Sequence[Token]) -> Meaning | None:
+    r"""Read a display of several lines: its last line, or the values of all of its names; None for other tokens.
+
+    2x = 12, x = 6 is 6; x = 1, y = 2 is (1, 2); and x = 6, x = 7 are two values.
+    """
+    kept = [token for token in tokens if token.kind != "bold"]
+    while kept and kept[-1].kind in ("newline", "stop", "comma"):
+        kept.pop()
+    signs = [token.text for token in kept if token.text in ("\\[", "\\]")]
+    if signs != ["\\[", "\\]"] or kept[0].text != "\\[" or kept[-1].text != "\\]" or len(kept) > MAX_TOKENS:
+        return None
+    newlines = [place for place, token in enumerate(kept) if token.kind == "newline"]
+    lines = [line for part in _cut(kept, newlines) if (line := undecorated(part))]
+    if not 1 < len(lines) <= MAX_PARTS:
+        return None
+    try:
+        found = [_read(line) for line in lines]
+    except (formulas.NotRead, RecursionError):
+        return None
+    if None in found or (isinstance(found[-1], Equation) and not found[-1].name):
+        return found[-1]
+    names = {part.name for part in found[:-1] if isinstance(part, Equation) and part.name}
+    if names and names <= {token.text for token in lines[-1]} and not names & {name_of(lines[-1][:1])}:
+        return found[-1]  # a = 1, b = 2, c = a + b = 3
+    claims = [line for line, part in zip(lines[:-1], found, strict=False) if not _is_step(line, part)] + lines[-1:]
+    return found[-1] if len(claims) == 1 else _list(claims, alternatives=False)
+
+
+def _is_step(tokens: Sequence[Token], meaning: Meaning | None) -> bool:
+    """True for a line of a display that names no value: 2x = 12, 5 * 3 = 15."""
+    named = isinstance(meaning, Equation) and meaning.name
+    return not named and any(token.kind == "equals" for token in tokens)
+
+
+def is_formula(tokens: Sequence[Token]) -> bool:
+    r"""True for what is mathematics and no prose: if it has no value, no part of it is an answer.
+
+    It has a command, a power, a factorial or an index, no word but units and functions, and is no list and no steps.
+    """
+    kept = undecorated(tokens)
+    ends = any(
+        token.kind in ("stop", "newline", "arrow", "comma", "colon", "han") and not (token.text == "!" and token.glued)
+        for token in kept
+    )
+    named = (token.text for token in kept if token.kind == "word" and len(token.text) > 1)
+    if ends or not all(name in formulas.FUNCTIONS or units.symbol_of(name) for name in named):
+        return False
+    return any(
+        token.kind == "power"
+        or (token.kind == "command" and token.text[1:] in _COMMANDS)
+        or (token.text in "!_" and token.glued and place < len(kept) - 1)
+        for place, token in enumerate(kept)
+    )
+
+
 def undecorated(tokens: Sequence[Token]) -> list[Token]:
     """Drop bold type, delimiters of formulas, quotes around it and a final full stop."""
     kept = [token for token in tokens if token.kind not in ("bold", "newline") and token.text not in _SKIPPED]
@@ -92,9 +162,9 @@ def undecorated(tokens: Sequence[Token]) -> list[Token]:
     while kept and kept[-1].text in (".", ";", ",", "...", "!") and not (kept[-1].text == "!" and kept[-1].glued):
         kept.pop()
     texts = {token.text for token in kept}
-    if len(kept) > 1 and kept[0].text in ("(", "[") and not texts & CLOSING and kept[-1].text != "[":
+    if len(kept) > 1 and kept[0].text in ("(", "[") and not texts & {")", "]"} and kept[-1].text != "[":
         kept = kept[1:]
-    elif len(kept) > 1 and kept[-1].text in (")", "]") and not texts & OPENING and kept[0].text != "]":
+    elif len(kept) > 1 and kept[-1].text in (")", "]") and not texts & {"(", "["} and kept[0].text != "]":
         kept = kept[:-1]
     if len(kept) > 2 and kept[0].kind == "quote" and kept[-1].kind == "quote":
         kept = kept[1:-1]
@@ -113,6 +183,8 @@ def _without_dollars(tokens: list[Token]) -> list[Token]:
         double = before is not None and before.text == "$" and tokens[place].glued
         if opening is not None and double and opening == place - 1:
             dropped |= {place}
+        elif opening == 0 and place == len(tokens) - 1 and len(places) == 2:
+            dropped |= {opening, place}
         elif opening is not None and tokens[place].glued and not (after and after.kind == "number" and after.glued):
             dropped |= {opening, place}
             opening = None
@@ -130,15 +202,16 @@ def _without_dollars(tokens: list[Token]) -> list[Token]:
 def _read(tokens: list[Token]) -> Meaning | None:
     if not tokens:
         return None
-    if (spelled := _spelled(tokens)) is not None:
-        return spelled
+    if (spelled := read_spelled(tokens)) is not None:
+        digits = spelled.text.removesuffix("_10")
+        return spelled if digits == spelled.text else Number(formulas.numeral(digits))
     if (amount := _amount(tokens)) is not None:
         return amount
     texts = [token.text for token in tokens]
     if texts[0] in ("\\approx", "~"):
         return _read(tokens[1:])
-    if "\\approx" in texts:
-        return _read(tokens[: texts.index("\\approx")])
+    if signs := [place for place, text in enumerate(texts) if text == "\\approx"]:
+        return _approximated([_read(part) for part in _cut(tokens, signs)])
     if "\\cup" in texts or "U" in texts[1:-1]:
         signs = [place for place, text in enumerate(texts) if text in ("\\cup", "U")]
         parts = _cut(tokens, signs)
@@ -162,7 +235,11 @@ def _read(tokens: list[Token]) -> Meaning | None:
     if "\\pm" in texts or "\\mp" in texts:
         return _both_signs(tokens)
     alternatives = any(token.low in words.OR for token in tokens)
-    joined = [token._replace(kind="comma", text=",") if _joins(token) else token for token in tokens]
+    outside = {place for place, _ in _outside(tokens)} if "\\begin" in texts else range(len(tokens))
+    joined = [
+        token._replace(kind="comma", text=",") if place in outside and _joins(token) else token
+        for place, token in enumerate(tokens)
+    ]
     parts = _split(joined)
     if len(parts) > 1:
         return _list(parts, alternatives)
@@ -175,9 +252,14 @@ def _read(tokens: list[Token]) -> Meaning | None:
         kind = _PAIRS.get(texts[0], "]")[0] + {"\\rangle": ")", "\\}": "}"}.get(texts[-1], texts[-1])
         if 1 < len(within) <= MAX_PARTS:
             kind = {"][": "open", "[[": "[)", "]]": "(]"}.get(kind, kind)
-            return Several(kind, tuple(_read(part) if part else None for part in within))
+            read_part = _member if kind == "{}" else _read
+            return Several(kind, tuple(read_part(part) if part else None for part in within))
         if texts[0] == "\\{":
-            return _read(within[0]) if within[0] else Several("empty")
+            if (built := _set_builder(within[0])) is not None:
+                return built
+            member = _member(within[0])
+            nested = isinstance(member, Several) and member.kind in ("{}", "empty")
+            return Several("{}", (member,)) if nested else member if within[0] else Several("empty")
         if texts[0] in ("(", "[") and within[0] and (bracketed := _read(within[0])) is not None:
             return bracketed
     if texts in (["\\emptyset"], ["\\varnothing"], ["{", "}"]):
@@ -185,8 +267,21 @@ def _read(tokens: list[Token]) -> Meaning | None:
     return _expression(tokens)
 
 
+def _approximated(values: list[Meaning | None]) -> Meaning | None:
+    r"""Return the exact value of 5/12 \approx 0.417; None if what follows is no rounding of it."""
+    for exact, number in itertools.pairwise(values):
+        one, other = _value(exact), _value(number)
+        if not isinstance(one, Number | Expression) or not isinstance(other, Number):
+            return None
+        if other.percent and not (isinstance(one, Number) and one.percent):
+            other = other._replace(value=other.value / 100, decimals=other.decimals + 2, percent=False)
+        if not same(other, one) and not (units.agree(other.unit, one.unit) and is_rounding(other, one)):
+            return None
+    return values[0]
+
+
 def _joins(token: Token) -> bool:
-    return token.low in words.OR or token.low in ("and", "und", "et", "&")
+    return token.low in words.JOINING
 
 
 def _cut(tokens: list[Token], places: Sequence[int]) -> list[list[Token]]:
@@ -198,10 +293,10 @@ def _outside(tokens: Sequence[Token]) -> Iterable[tuple[int, str]]:
     """Yield places and texts outside of brackets."""
     depth = 0
     for place, token in enumerate(tokens):
-        depth -= token.text in CLOSING
+        depth -= token.text in CLOSING or token.text == "\\end"
         if depth <= 0:
             yield place, token.text
-        depth += token.text in OPENING
+        depth += token.text in OPENING or token.text == "\\begin"
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
@@ -224,52 +319,10 @@ def encloses(tokens: Sequence[Token]) -> bool:
     return False
 
 
-def _spelled(tokens: list[Token]) -> Text | None:
-    """Read a date, a time, a ratio, a range, or a number in another base."""
-    texts, kinds = [token.text for token in tokens], [token.kind for token in tokens]
-    whole = all(kind == "number" for kind in kinds[::2]) and len(texts) % 2 == 1 and len(texts) > 1
-    signs = set(texts[1::2])
-    if whole and signs == {":"} and len(texts) <= 9:
-        if len(texts) == 3 and texts[0].startswith("0") and len(texts[2]) == 2 and texts[0].isdigit():
-            texts[0] = str(int(texts[0]))  # 09:30
-        return Text(":".join(texts[::2]))
-    if whole and len(texts) == 5 and signs in ({"/"}, {"-"}) and all(token.glued for token in tokens[1:]):
-        return Text("-".join(texts[::2])) if max(map(len, texts[::2])) == 4 and "." not in "".join(texts) else None
-    if (
-        len(texts) >= 4
-        and kinds[:3:2] == ["number", "number"]
-        and texts[1] == ":"
-        and kinds[3] in ("word", "abbreviation")
-    ):
-        return _clock(texts[0], texts[2], texts[3:])
-    on_the_hour = len(texts) >= 2 and kinds[0] == "number" and kinds[1] in ("word", "abbreviation")
-    if on_the_hour and (clock := _clock(texts[0], "00", texts[1:])) is not None:
-        return clock
-    if whole and len(texts) == 3 and texts[1] in ("-", "–", "~") and tokens[1].glued and tokens[2].glued:
-        return Text(f"{texts[0]}-{texts[2]}") if texts[0].isdigit() and texts[2].isdigit() else None
-    if whole and len(texts) == 3 and texts[1] == "to":
-        return Text(":".join(texts[::2]))
-    if len(texts) >= 3 and kinds[0] == "number" and texts[1] == "_" and texts[0].isdigit():
-        base = [text for text in texts[2:] if text not in "{}"]
-        return Text(f"{texts[0]}_{base[0]}") if len(base) == 1 and base[0].isdigit() else None
-    return None
-
-
-def _clock(hours: str, minutes: str, rest: Sequence[str]) -> Text | None:
-    """Write a time with a.m. or p.m. as one of 24 hours: 4:20 PM is 16:20."""
-    half = "".join(rest).lower().replace(".", "")
-    if (
-        half not in ("am", "pm")
-        or not hours.isdigit()
-        or not 0 < int(hours) < 13
-        or not re.fullmatch("[0-5][0-9]", minutes)
-    ):
-        return None
-    return Text(f"{int(hours) % 12 + 12 * (half == 'pm')}:{minutes}")
-
-
 def _amount(tokens: list[Token]) -> Meaning | None:
     """Read a number with its unit, or with the words that it counts."""
+    if tokens[0].low in ("a", "an") and len(tokens) > 1 and units.size_of(((units.symbol_of(tokens[1].text), 1),)):
+        tokens = [tokens[0]._replace(kind="number", text="1", low="1"), *tokens[1:]]  # an hour and a half
     if tokens[0].text == "(" and tokens[-1].text == ")" and encloses(tokens) and len(tokens) < 8:
         inner = _amount(tokens[1:-1]) if len(tokens) > 2 else None
         return inner if isinstance(inner, Number) and not inner.comma else None
@@ -287,7 +340,12 @@ def _amount(tokens: list[Token]) -> Meaning | None:
         if len(tokens) > 1 and tokens[-1].glued and tokens[-1].text in units.SHORT and len(number.unit) == 1:
             return Either((_expression(tokens, ambiguous=True), number))  # 5m
         return number
-    if words.are_counted(rest):
+    if len(rest) == 1 and rest[0].text in units.LETTER_UNITS and not (rest[0].glued or number.unit or number.percent):
+        return Either((number._replace(unit=((rest[0].text, 1),)), _expression(tokens, ambiguous=True)))  # 500 K
+    if nouns.are_counted(rest, tokens[:end]):
+        rate = rest[0].low in ("each", "every", "per") and len(rest) > 1
+        if rate and (below := units.read_unit(" ".join(token.text for token in rest[1:]))):
+            return number._replace(unit=tuple(sorted([*number.unit, *((name, -power) for name, power in below)])))
         if number.unit:
             return number
         return number._replace(unit=units.read_unit(" ".join(token.text for token in rest)))
@@ -295,6 +353,26 @@ def _amount(tokens: list[Token]) -> Meaning | None:
         inside = _read(rest[1:-1]) if len(rest) > 2 else None
         return number if inside is not None and same(inside, number) else None
     return None
+
+
+def _member(tokens: list[Token]) -> Meaning | None:
+    r"""Read a member of a set; \{5\} is no 5 there."""
+    meaning = _read(tokens)
+    is_set = bool(tokens) and tokens[0].text == "\\{" and encloses(tokens)
+    if is_set and not (isinstance(meaning, Several) and meaning.kind in ("{}", "empty")):
+        return Several("{}", (meaning,))
+    return meaning
+
+
+def _set_builder(tokens: list[Token]) -> Several | None:
+    r"""Read x | x > 4, of all real numbers x, as an interval."""
+    texts = [token.text for token in tokens]
+    bar = next((place for place, text in enumerate(texts[:7]) if text in ("|", ":")), 0)
+    if not bar or not _is_variable(texts[0]) or "".join(texts[1:bar]) not in ("", "\\in\\mathbb{R}", "\\inR"):
+        return None
+    condition = _read(tokens[bar + 1 :])
+    relation = any(text in _RELATIONS for text in texts[bar:]) and texts[0] in texts[bar:]
+    return condition if relation and isinstance(condition, Several) and len(condition.parts) == 2 else None
 
 
 def _infinity(texts: list[str]) -> Several | None:
@@ -325,16 +403,19 @@ def _both_signs(tokens: list[Token]) -> Meaning | None:
     return Several("", tuple(found))
 
 
+_MATRICES = {"pmatrix", "bmatrix", "matrix", "smallmatrix", "array", "Bmatrix"}
+
+
 def _matrix(tokens: list[Token]) -> Several | None:
     r"""Read \begin{pmatrix} … \end{pmatrix}, or [[1, 2], [3, 4]]; a single row or column is also a tuple."""
     texts = [token.text for token in tokens]
     if "\\begin" in texts[:2]:
-        if texts[0] != "\\begin":
+        if texts[0] + texts[-1] in ("()", "[]", "{}", "\\{\\}"):
             tokens, texts = tokens[1:-1], texts[1:-1]
-        if len(texts) < 9 or texts[1] != "{" or texts[-1] != "}" or "\\end" not in texts:
+        if len(texts) < 9 or texts[:2] != ["\\begin", "{"] or texts[-4:-2] != ["\\end", "{"]:
             return None
-        name, end = texts[2], texts.index("\\end")
-        if name not in ("pmatrix", "bmatrix", "matrix", "array", "Bmatrix") or texts[end + 2] != name:
+        name, end = texts[2], len(texts) - 4
+        if texts.index("\\end") != end or texts[-1] != "}" or name not in _MATRICES or texts[end + 2] != name:
             return None
         start = 4
         if name == "array" and texts[4] == "{":
@@ -374,7 +455,7 @@ def _list(parts: list[list[Token]], alternatives: bool) -> Meaning | None:
     if any(part is None for part in found):
         return None
     if all(same(found[0], part) for part in found[1:]):
-        return found[0]
+        return _stated(found)
     intervals = [
         part for part in found if isinstance(part, Several) and len(part.kind) in (2, 4) and len(part.parts) == 2
     ]
@@ -449,7 +530,7 @@ def name_of(tokens: Sequence[Token]) -> str:
     if len(texts) > 16:
         return ""
     name = "".join(texts)
-    if texts[0] in _NAMING or texts[:4] == ["\\frac", "{", "d", "}"]:
+    if texts[0] in _NAMING or name.startswith(("m\\angle", "\\frac{d}")) or _DERIVATIVE.fullmatch(name):
         return name
     first = tokens[0]
     symbol = first.kind == "word" or first.text.lstrip("\\") in formulas.SYMBOLS
@@ -458,7 +539,7 @@ def name_of(tokens: Sequence[Token]) -> str:
     if not symbol or (first.low in formulas.FUNCTIONS and len(first.text) > 1):
         return ""
     rest = texts[1:]
-    if first.low in words.PREMISES | words.TRIALS:
+    if first.low in words.PREMISES | words.TRIALS | words.FIRST_PERSON or words.denies_in(t.low for t in tokens):
         return ""  # let x = 5
     if all(token.kind == "word" for token in tokens):
         if words.any_of([token.low for token in tokens], words.OPERATIONS):
@@ -474,7 +555,18 @@ def name_of(tokens: Sequence[Token]) -> str:
     if not rest:
         return name
     simple = all(text in (",", "\\cup", "\\cap", "|", "^", "c", "'", "=") or _is_simple(text) for text in rest[1:-1])
-    return name if rest[0] == "(" and rest[-1] == ")" and len(rest) > 2 and simple else ""
+    event = all(token.kind == "word" and len(token.text) > 1 for token in tokens[len(tokens) - len(rest) + 1 : -1])
+    return name if rest[0] == "(" and rest[-1] == ")" and len(rest) > 2 and (simple or event) else ""
+
+
+def _is_total(tokens: Sequence[Token]) -> bool:
+    """True for a sum or a product of different single letters: m + n, a + b + c, pq."""
+    texts = [token.text for token in tokens]
+    letters = list("".join(texts[::2])) if set(texts[1::2]) <= {"+"} or set(texts[1::2]) <= {"*", "\\cdot"} else []
+    return len(letters) > 1 and len(set(letters)) == len(letters) and all(map(str.isalpha, letters))
+
+
+_DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[A-Za-z]\}\{(?:d|\\partial)[A-Za-z]\}|d[a-z]/d[a-z]")
 
 
 def _is_simple(text: str) -> bool:
@@ -491,6 +583,8 @@ def _equation(sides: list[list[Token]]) -> Meaning | None:
         sides = sides[1:]  # = 5
     if not all(sides) or not 1 <= len(sides) <= 8:
         return None
+    if any(side[-1].kind == "operator" and side[-1].text in "+-*/" for side in sides):
+        return None  # x += 5
     if len(sides) == 1:
         return _read(sides[0])
     names = [name_of(side) for side in (sides[0], sides[-1])]
@@ -505,16 +599,31 @@ def _equation(sides: list[list[Token]]) -> Meaning | None:
     difference: Node | None = None
     if one is not None and other is not None and len(sides) == 2:
         difference = ("add", one, ("mul", ("num", Fraction(-1)), other))
+    if isinstance(said := values[-1], Expression) and name in formulas.names(said.node):
+        return Equation(difference) if difference is not None else None  # x = 2x + 3
     if name and values and values[-1] is not None:
         known = [value for value in values if value is not None]
-        if all(same(known[0], value) for value in known[1:]) and len(known) == len(values):
-            return Equation(difference, name, values[-1])
+        if isinstance(values[-1], Number | Expression) and not _varies(values[-1]):
+            known = [value for value in known if not _varies(value)]  # A = \pi r^2 = 25\pi
+        if None not in values and all(same(known[0], value) for value in known[1:]):
+            return Equation(difference, name, _stated(values))
         return None
     if not name and all(value is not None and same(values[-1], value) for value in values):
-        return values[-1]
+        return _stated(values)
     if difference is not None and one is not None and other is not None and formulas.equal(one, other):
         return _side(sides[-1])  # 5 m - 3 m = 2 m
+    if difference is not None and len(sides) == 2 and _is_total(sides[0]) and isinstance(values[-1], Number):
+        return Equation(difference, value=values[-1])
     return Equation(difference) if difference is not None else None
+
+
+def _stated(values: Sequence[Meaning | None]) -> Meaning | None:
+    """Return the last of equal values that is no formula, else the last: 48 + 24 = 72 and 72 = 48 + 24 state 72."""
+    return next((value for value in reversed(values) if getattr(value, "formula", 0) is None), values[-1])
+
+
+def _varies(meaning: Meaning) -> bool:
+    return isinstance(meaning, Expression) and bool(formulas.names(meaning.node) - {"i"})
 
 
 def _side(tokens: list[Token]) -> Meaning | None:
@@ -538,14 +647,21 @@ def _expression(tokens: list[Token], ambiguous: bool = False) -> Meaning | None:
         token = tokens[place]
         if texts[place:] in _DEGREES and not functions:
             return _with_unit(tokens[:place], (("degree", 1),))
+        if place == len(tokens) - 1 and units.symbol_of(token.text) and _is_scientific(texts[:place]):
+            return _with_unit(tokens[:place], units.read_unit(token.text))
         if token.kind == "word" and not token.glued and len(token.text) > 1 and token.low not in _NO_UNITS:
             unit, end = read_unit(tokens, place)
             if unit and end == len(tokens):
                 return _with_unit(tokens[:place], unit)
             named = place == 1 and tokens[0].kind == "word"  # I think
-            if len(token.text) > 2 and not named and words.are_counted(tokens[place:]):
+            if len(token.text) > 2 and not named and nouns.are_counted(tokens[place:]):
                 return _with_unit(tokens[:place], units.read_unit(" ".join(texts[place:])))
     return _with_unit(tokens, ())
+
+
+def _is_scientific(texts: list[str]) -> bool:
+    """True for a × 10^n, after which a letter is a unit."""
+    return len(texts) > 3 and texts[1] in ("*", "\\times", "\\cdot", "x") and texts[2:4] == ["10", "^"]
 
 
 _NO_UNITS = formulas.FUNCTIONS | {"theta", "phi", "pi"}
@@ -559,7 +675,7 @@ def _with_unit(tokens: list[Token], unit: Unit) -> Meaning | None:
         return None
     value = formulas.constant(node) if not formulas.names(node) else None
     if isinstance(value, Fraction):
-        return Number(value, percent, unit=unit)
+        return Number(value, percent, unit=unit, formula=node)
     if percent:
         return None
     return Expression(node, unit) if value is not None or formulas.names(node) else None
@@ -583,7 +699,7 @@ def same(answer: Meaning | None, gold: Meaning | None) -> bool:
             return False
         return formulas.is_multiple(answer.difference, gold.difference)
     if isinstance(gold, Equation) and isinstance(answer, Several | Number | Expression):
-        return same(answer, gold.value)
+        return bool(gold.name) and same(answer, gold.value)
     answer, gold = _value(answer), _value(gold)
     if answer is None or gold is None:
         return False
@@ -595,6 +711,8 @@ def same(answer: Meaning | None, gold: Meaning | None) -> bool:
         return same(answer, gold)
     if isinstance(answer, Number) and isinstance(gold, Number):
         return _same_number(answer, gold)
+    if {answer.unit, gold.unit} == {_DEGREE, _RADIAN}:
+        return formulas.equal(_in_radians(answer), _in_radians(gold))
     if not _agree(answer, gold):
         return False
     if isinstance(answer, Number) and _rounds(_constant(gold), answer):
@@ -605,6 +723,14 @@ def same(answer: Meaning | None, gold: Meaning | None) -> bool:
     if any(isinstance(side, Number) and side.percent for side in (answer, gold)):
         return False
     return formulas.equal(one, other)
+
+
+_DEGREE, _RADIAN = (("degree", 1),), (("rad", 1),)
+
+
+def _in_radians(angle: Number | Expression) -> Node:
+    node = ("num", angle.value) if isinstance(angle, Number) else angle.node
+    return ("mul", node, ("pi",), ("num", Fraction(1, 180))) if angle.unit == _DEGREE else node
 
 
 def _is_comma(either: Either) -> bool:
@@ -627,9 +753,8 @@ def is_converted(one: Meaning | None, other: Meaning | None) -> bool:
 
 def _agree(answer: Number | Expression, gold: Number | Expression) -> bool:
     """True unless both have a unit, and units differ; radians need none."""
-    degree = (("degree", 1),)
     for one, other in ((answer, gold), (gold, answer)):
-        if one.unit == degree and not other.unit and isinstance(other, Expression) and _has_pi(other.node):
+        if one.unit == _DEGREE and not other.unit and isinstance(other, Expression) and _has_pi(other.node):
             return False
     return units.agree(answer.unit, gold.unit)
 
@@ -651,7 +776,10 @@ def _same_parts(answer: Several, gold: Several) -> bool:
 
 
 def _same_number(answer: Number, gold: Number) -> bool:
-    """True if values, and units if both have one, are equal; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
+    """True if values, and units if both have one, are equal; 50 % is 50 and 1/2, but 0.5 % is not 1/2.
+
+    From 100 % on, a percentage is one number only, the one that is written: 150 % is 150 (or 150 %), and not 1.5.
+    """
     if not units.agree(answer.unit, gold.unit):  # 150 minutes are 2.5 hours
         one, other = units.measure_of(answer.unit), units.measure_of(gold.unit)
         return one[0] == other[0] and answer.value * one[1] == gold.value * other[1]
@@ -659,7 +787,7 @@ def _same_number(answer: Number, gold: Number) -> bool:
         return False  # 25 % are not $25
     got, want = answer.value, gold.value
     pairs = [(got, want)] if answer.percent <= gold.percent or abs(want) >= 1 else []
-    if answer.percent != gold.percent:
+    if answer.percent != gold.percent and not (answer.percent and abs(got) >= 100):
         pairs.append((got / 100, want) if answer.percent else (got, want / 100))
     return any(one == other or gold.is_rounded_to(one) or _rounds(other, answer) for one, other in pairs)
 
@@ -684,7 +812,7 @@ def _rounds(value: Value | None, number: Number) -> bool:
 
 
 def is_rounding(number: Meaning | None, exact: Meaning | None) -> bool:
-    """True if a decimal is another value, rounded to its last digit: 0.4167 is 5/12, approximately."""
+    """True if a decimal is another value, rounded or cut at its last digit: 0.4167 is 5/12, approximately."""
     number, exact = _value(number), _value(exact)
     if not isinstance(number, Number) or not isinstance(exact, Number | Expression) or number.decimals > 30:
         return False
@@ -692,4 +820,7 @@ def is_rounding(number: Meaning | None, exact: Meaning | None) -> bool:
     if value is None or (not isinstance(value, Fraction) and value[1].imag):
         return False
     value = value if isinstance(value, Fraction) else Fraction(str(value[1].real))
-    return abs(number.value - value) * 10**number.decimals < 1
+    cut = abs(value) - abs(number.value)
+    return abs(number.value - value) <= Fraction(1, 2 * 10**number.decimals) or (
+        number.value * value > 0 and 0 <= cut * 10**number.decimals < 1
+    )

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from exact_answers.writing import Token, vocabulary
+from exact_answers.lexicon import vocabulary
+from exact_answers.writing import Token
 
 MAX_TOKENS, MAX_DEPTH = 150, 24  # of an expression
 MAX_BITS, MAX_ARGUMENT, MAX_COUNT = 20_000, 10**6, 2000  # of exact powers; of functions; of factorials
@@ -33,7 +34,7 @@ _GREEK = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota
 SYMBOLS = set(f"{_GREEK} upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Pi Sigma Phi Psi Omega".split())
 _SAME_SYMBOL = {"varphi": "phi", "varepsilon": "epsilon", "vartheta": "theta"}
 APPLIED = set("fgFGhO")  # a letter before a bracket that is a function, and no factor
-WORDS = vocabulary("is it so at to no we of as by if on or and in an be he me my us do go up am pm")
+WORDS = vocabulary("ok oh is it so at to no we of as by if on or and in an be he me my us do go up am pm")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -92,10 +93,19 @@ class _Parser:
         return token is not None and token.text in texts
 
     def whole(self) -> Node:
-        node = self.sum()
+        node = self.over(self.sum())
         if self.next() is not None:
             raise NotRead(self.tokens[self.place].text)
         return node
+
+    def over(self, above: Node) -> Node:
+        """Parse what divides or chooses from all that was before it: 5 \\over 6."""
+        if not self.at("\\over", "\\choose"):
+            return above
+        sign, below = self.take().text, self.sum()
+        return (
+            ("binomial", above, below) if sign == "\\choose" else ("mul", above, ("pow", below, ("num", Fraction(-1))))
+        )
 
     def sum(self) -> Node:
         self.depth += 1
@@ -125,6 +135,9 @@ class _Parser:
             elif self.at("/", "\\div"):
                 self.take()
                 parts.append(("pow", self.signed(), ("num", Fraction(-1))))
+            elif self.at("\\bmod"):
+                self.take()
+                parts = [("mod", parts[0] if len(parts) == 1 else ("mul", *parts), self.signed())]
             elif self._starts():
                 before, token = self.tokens[self.place - 1], self.tokens[self.place]
                 if token.kind == "number" and before.kind == "number":
@@ -164,6 +177,8 @@ class _Parser:
             "\\cdot",
             "\\div",
             "\\choose",
+            "\\over",
+            "\\bmod",
         ):
             return False
         if token.text == "|":
@@ -204,9 +219,7 @@ class _Parser:
             self.take()
             bars, self.bars = self.bars, 0
             node = self.sum()
-            if token.text == "{" and self.at("\\choose"):
-                self.take()
-                node = ("binomial", node, self.sum())
+            node = self.over(node) if token.text == "{" else node
             self.take(CLOSING[token.text])
             self.bars = bars
             return node
@@ -257,11 +270,12 @@ class _Parser:
         name = token.text
         if name in _ALSO or (name.isascii() and name.lower() in ("pi", "theta", "phi")):
             return self.command(name)
-        if len(name) > 2 or name.lower() in WORDS or not name.isascii():
+        before = self.tokens[self.place - 2] if self.place > 1 else None
+        factors = before is not None and before.kind == "number" and token.glued and len(name) < 5  # 3aab
+        if (len(name) > 2 and not factors) or name.lower() in WORDS or not name.isascii():
             raise NotRead(name)
-        if len(name) == 2:
-            first, second = (self.symbol(letter) for letter in name[:1]), self.symbol(name[1], last=True)
-            return ("mul", *first, second)
+        if len(name) > 1:
+            return ("mul", *map(self.symbol, name[:-1]), self.symbol(name[-1], last=True))
         return self.symbol(name, last=True)
 
     def symbol(self, name: str, last: bool = False) -> Node:
@@ -298,6 +312,11 @@ class _Parser:
                 root = self.group()
             inside = self.group()
             return _root(inside, root)
+        if name == "overline":
+            node = self.group()
+            if names(node) != {"i"}:
+                raise NotRead(name)
+            return ("conjugate", node)
         if name == "binom":
             return ("binomial", self.digit(), self.digit())
         if name in ("lfloor", "lceil"):
@@ -443,10 +462,10 @@ def _at(name: str, point: int) -> Fraction:
 
 
 class _At:
-    """One point: the variables' values, and whether values may be complex."""
+    """One point: the variables' values, whether values may be complex, and whether |x| has its own sign."""
 
-    def __init__(self, point: int, complex_: bool, fold: bool) -> None:
-        self.point, self.complex, self.fold = point, complex_, fold
+    def __init__(self, point: int, complex_: bool, fold: bool, signs: bool = False) -> None:
+        self.point, self.complex, self.fold, self.signs = point, complex_, fold, signs
 
     def value(self, node: Node) -> Value:
         try:
@@ -458,7 +477,7 @@ class _At:
 
     def elsewhere(self, node: Node, point: int) -> Any:
         """An expression's value at another point, as a fraction or to 60 digits."""
-        value = _At(point, self.complex, self.fold).value(node)
+        value = _At(point, self.complex, self.fold, self.signs).value(node)
         return value if isinstance(value, Fraction) else value[0]
 
     def compute(self, node: Node, context: Any) -> Any:
@@ -476,6 +495,8 @@ class _At:
             return self.symbol(node[1], context)
         if kind in ("abs", "floor", "ceil", "gcd", "lcm", "max", "min", "call") and names(node):
             return self.structural(node, context)
+        if kind == "mod" and names(node):
+            raise NotRead("a remainder that varies")
         if kind == "pi":
             if context is None:
                 raise _Irrational
@@ -491,6 +512,12 @@ class _At:
             return abs(parts[0])
         if kind in ("gcd", "lcm", "floor", "ceil", "max", "min"):
             return self.exact(kind, parts, context)
+        if kind == "mod":
+            if context is not None or any(part.denominator != 1 for part in parts) or parts[1] <= 0:
+                raise _NoValue
+            return parts[0] % parts[1]
+        if kind == "conjugate":
+            return parts[0] if context is None else context.conj(parts[0])
         if kind in ("factorial", "binomial"):
             return self.count(kind, parts, context)
         if context is None:
@@ -524,6 +551,8 @@ class _At:
         if kind in ("gcd", "lcm", "max", "min"):
             return self.given(_random(kind, sorted(repr(self.key(part)) for part in node[1:])), context)
         value = self.compute(node[1], context)
+        if kind == "abs" and self.signs:
+            return abs(self._real(value))
         if kind == "abs":
             first = self.elsewhere(node[1], 200)
             shape = tuple(self.shape(self.elsewhere(node[1], point) / first) for point in (201, 202)) if first else ()
@@ -593,8 +622,10 @@ class _At:
                 if root is None:
                     raise _Irrational
                 base, exponent = root, Fraction(exponent.numerator)
+            if base in (1, -1) or (base == 0 and exponent > 0):
+                return base if exponent % 2 else abs(base)
             if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > MAX_BITS:
-                raise NotRead("too large a power") if abs(base) != 1 and base else _Irrational
+                raise NotRead("too large a power")
             return base ** int(exponent)
         if base and abs(exponent) * (abs(context.log(abs(base), 2)) + 1) > 10**5:
             raise NotRead("too large a power")
@@ -643,13 +674,13 @@ def _folds(node: Node) -> bool:
     return not any(letter.upper() in letters for letter in letters if letter.islower())
 
 
-def values_at(node: Node, other: Node, point: int) -> list[Value | None]:
+def values_at(node: Node, other: Node, point: int, signs: bool = False) -> list[Value | None]:
     """The values of two expressions at a point; None where one has none."""
     complex_ = bool({"i"} & (names(node) | names(other))) or not (names(node) | names(other))
     found: list[Value | None] = []
     for each in (node, other):
         try:
-            found.append(_At(point, complex_, _folds(each)).value(each))
+            found.append(_At(point, complex_, _folds(each), signs).value(each))
         except _NoValue:
             found.append(None)
     return found
@@ -666,8 +697,37 @@ def constant(node: Node) -> Value | None:
 
 
 def equal(one: Node, other: Node) -> bool:
-    """True if two expressions have the same values, wherever both have one."""
-    return _compare(one, other, is_equal)
+    r"""True if two expressions have the same values, wherever both have one.
+
+    The domain counts where one of them has an absolute value, since that is what bars say: \ln|x| is not \ln x, and
+    \sqrt{|x|} is not \sqrt{x}. Without bars it does not, as roots and logarithms mostly are of positive variables:
+    \ln x + \ln y is \ln(xy), e^{\ln x} is x, and 2\ln x is \ln(x^2). Single points, as in x/x and 1, never count.
+    """
+    return _compare(one, other, is_equal) and _have_one_domain(one, other)
+
+
+def _have_one_domain(one: Node, other: Node) -> bool:
+    """False if one of two expressions with bars is real alone at a point, or they differ where |x| has its sign."""
+    if not (_has_bars(one) or _has_bars(other)):
+        return True
+    try:
+        for point in range(POINTS):
+            a, b = values_at(one, other, point, signs=True)
+            if (a is None) != (b is None):
+                return False
+            if a is not None and b is not None and not (_is_large(a) or _is_large(b) or is_equal(a, b)):
+                return False
+    except (NotRead, OverflowError, RecursionError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=2**12)
+def _has_bars(node: Node) -> bool:
+    """True for an absolute value of something that varies."""
+    if node[0] == "abs" and names(node):
+        return True
+    return any(_has_bars(part) for part in node[1:] if isinstance(part, tuple))
 
 
 def is_multiple(one: Node, other: Node) -> bool:

@@ -1,8 +1,12 @@
 r"""Find where a text marks its answer: tags, a box, ####, "Answer:" or a template."""
 
+import ast
+import json
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from exact_answers import units, words
 
 # Named answer patterns; a template such as "Final: {answer}" works, too
 ANSWER_PATTERNS = ("xml", "boxed", "hash", "final", "text")
@@ -10,10 +14,8 @@ ANSWER_PATTERNS = ("xml", "boxed", "hash", "final", "text")
 # Everything that opens or closes a brace in LaTeX, and the rest of a line after "Answer:", also "**Final answer**:"
 _BRACES = re.compile(r"\\[\\{}](?!boxed|fbox)|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s{1,9}(-?[\w./]{0,40}\w)")  # `\boxed 5`, as in some rows of MATH
-_FINAL = re.compile(
-    r"(?i)(?<![^\W\d_])(?:(?:final )?answer|final|antwort|réponse(?: finale)?|respuesta(?: final)?|ответ|答案|答)"
-    r"(?: is)?[*_]{0,3} ?[:：][*_]{0,3}"
-)
+_LABELS = "|".join(sorted((word for word in words.ANSWERS - words.WORKING if word.isalpha()), key=len, reverse=True))
+_FINAL = re.compile(rf"(?i)(?<![^\W\d_])(?:final )?(?:{_LABELS})(?: finale?)?(?: is)?[*_]{{0,3}} ?[:：][*_]{{0,3}}")
 
 
 class Mark(NamedTuple):
@@ -64,6 +66,8 @@ def find_mark(text: str, pattern: str) -> Mark | None:
         return None
     if pattern == "boxed":
         return _last_box(text)
+    if pattern == "json":
+        return _last_object(text)
     if pattern == "hash":
         start = text.rfind("####")
         if start < 0:
@@ -78,6 +82,8 @@ def find_mark(text: str, pattern: str) -> Mark | None:
         if found is None:
             return None
         said, end = _first_statement(text, found.end())
+        if "\n" in text[found.end() : end] and said.startswith("> "):
+            said = said[2:]  # a quotation of markdown
         return Mark(found.start(), end, without_marks(said))
     before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
     before, after = before.strip(), after.strip()
@@ -94,14 +100,22 @@ def find_mark(text: str, pattern: str) -> Mark | None:
     return Mark(start, closed.end() if closed else len(text), text[start_of_answer:end].strip())
 
 
-def last_mark(text: str) -> Mark | None:
-    """Find the last mark of any kind, with those that "or" or a comma joins to it; None without a mark.
+def last(text: str, pattern: str = "xml", objects: bool = True) -> Mark | None:
+    r"""Find the last mark, of a pattern or of any kind, with those that "or" or a comma joins to it; None without one.
 
-    >>> last_mark("So <answer>42</answer>. No. Answer: 41").text, last_mark("#### 41, no: <answer>42</answer>").text
+    Of marks in one another it is the outermost. The answer of an object counts, too, if `objects`.
+
+    >>> last("So <answer>42</answer>. No. Answer: 41").text, last("#### 41\nNo. <answer>42</answer>").text
     ('41', '42')
     """
-    marks = filter(None, (find_mark(text, pattern) for pattern in ("xml", "boxed", "final", "hash")))
-    return max(marks, key=lambda mark: (mark.start, -mark.end), default=None)
+    patterns = dict.fromkeys((pattern, "xml", "boxed", "final", "hash", *(["json"] if objects else [])))
+    found = [mark for mark in (find_mark(text, each) for each in patterns) if mark is not None]
+    if not found:
+        return None
+    mark = max(found, key=lambda each: (each.end, -each.start))
+    while around := [each for each in found if each.start < mark.start and each.end >= mark.end]:
+        mark = around[0]
+    return mark
 
 
 def check_pattern(pattern: str) -> None:
@@ -132,7 +146,9 @@ def without_marks(answer: str) -> str:
 
 def _first_line(text: str, start: int) -> tuple[str, int]:
     """Return the first line that is not empty from a place on, stripped, and where it ends."""
-    line = re.compile(r"\s*([^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*)").match(text, start)
+    line = re.compile(r"\s*(?:(?:\$\$|\\\[|```[a-z]{0,10})\s*\n\s*)?([^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*)").match(
+        text, start
+    )
     return (line[1].strip(), line.end()) if line else ("", start)
 
 
@@ -159,14 +175,16 @@ def _boxes(text: str) -> list[Mark]:
     return [Mark(start, end, text[inner:outer].strip()) for start, end, inner, outer in last]
 
 
-_BETWEEN = re.compile(r"(?:[\s$,;]|\\(?:quad|qquad|text|mathrm|,|;)|[{}]|\band again\b|\band\b|\bor\b|\balso\b)*")
+_JOINTS = "|".join(sorted(filter(str.isalpha, words.JOINING), key=len, reverse=True))
+_BETWEEN = re.compile(rf"(?:[\s$,;&]|\\(?:quad|qquad|text|mathrm|,|;)|[{{}}]|\b(?:{_JOINTS}|again|also)\b)*")
+_JOINED = re.compile(rf"[,;&]|\b(?:{_JOINTS})\b")
 
 
-def _joins(between: str, beside: bool = False) -> bool:
-    words = bool(re.search(r",|;|and|or", between))
-    return (
-        len(between) <= 60 and (words or (beside and "\n" not in between)) and _BETWEEN.fullmatch(between) is not None
-    )
+def joins(between: str, beside: bool = False) -> bool:
+    """True if the words between two marks put them side by side."""
+    if len(between) > 60 or _BETWEEN.fullmatch(between) is None:
+        return False
+    return _JOINED.search(between) is not None or (beside and "\n" not in between)
 
 
 def _last_box(text: str) -> Mark | None:
@@ -175,11 +193,44 @@ def _last_box(text: str) -> Mark | None:
     for box in reversed(_boxes(text)):
         if found is None:
             found = box
-        elif box.end <= found.start and _joins(text[box.end : found.start], beside=True):
+        elif box.end <= found.start and joins(text[box.end : found.start], beside=True):
             found = Mark(box.start, found.end, box.text if box.text == found.text else f"{box.text}, {found.text}")
         else:
             break
     return found
+
+
+_OBJECT = re.compile(r"\{\s*[\"'][^{}]{0,4000}\}")
+_KEYS = {"answer", "final_answer", "final answer", "result", "solution", "final"}
+_BESIDE = {"reasoning", "explanation", "steps", "thought", "thoughts", "rationale", "work", "working", "confidence"}
+_BESIDE |= {"unit", "units", "question", "problem", "id", "type"}
+
+
+def _last_object(text: str) -> Mark | None:
+    """Find the answer in the last JSON object or Python dictionary: one of a few keys, beside known others."""
+    *_, found = None, *_OBJECT.finditer(text)
+    if found is None:
+        return None
+    try:
+        pairs = json.loads(found[0], object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        try:
+            value = ast.literal_eval(found[0])
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return None
+        pairs = list(value.items()) if isinstance(value, dict) else None
+    if pairs is None:
+        return None
+    named = {str(key).lower(): each for key, each in pairs}
+    answers = {json.dumps(named[key], default=str) for key in _KEYS & named.keys()}
+    known = len(named) == len(pairs) and named.keys() <= _KEYS | _BESIDE
+    inside = text[: found.start()].rstrip().endswith(":") and "{" in text[: found.start()]
+    unit = str(named.get("unit", named.get("units", "")))
+    scaled = any(word.removesuffix("s") in units.SCALES for word in unit.lower().split())
+    answer = next((named[key] for key in _KEYS & named.keys()), None)
+    if len(answers) != 1 or not known or inside or scaled or answer is None:
+        answer = ""
+    return Mark(found.start(), found.end(), answer if isinstance(answer, str) else json.dumps(answer, default=str))
 
 
 def joined_tags(text: str) -> Iterator[str]:
@@ -190,7 +241,7 @@ def joined_tags(text: str) -> Iterator[str]:
         if start < 0:
             return
         end = text.find("</answer>", start, place)
-        if place != len(text) and (end < 0 or not _joins(text[end + len("</answer>") : place])):
+        if place != len(text) and (end < 0 or not joins(text[end + len("</answer>") : place])):
             return
         yield text[start + len("<answer>") : end if end >= 0 else len(text)].strip()
         place = start

@@ -1,14 +1,22 @@
-"""Find the values in a sentence: which tokens belong together, such as 48 + 24 = 72 clips."""
+"""Find the values in a sentence: a value ends where the value reader ends (compare.py).
+
+At each place where one may begin, the longest run of tokens that is read as one value is taken: 48 + 24 = 72, (1, 2),
+5 km/h, 4 July 1976. What looks like mathematics and is not read is passed over as a whole, so that none of its numbers
+is taken for a value.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from exact_answers import units, words
-from exact_answers.amounts import read_unit
+from exact_answers import nouns, units, words
+from exact_answers.compare import remembered
 from exact_answers.formulas import FUNCTIONS
-from exact_answers.writing import CLOSING, OPENING, Token, get
+from exact_answers.lexicon import vocabulary
+from exact_answers.spelled import may_begin, may_go_on, read_spelled
+from exact_answers.writing import CLOSING, OPENING, Token, get, tokenize
 
-MAX_SPAN = 150  # tokens of a value
+LONGEST = 40  # tokens of a value in a sentence
+MAX_READ = 400  # runs of tokens that are tried in a sentence
 MAX_BRACKETS = 8  # that open at one place
 
 
@@ -20,23 +28,52 @@ class Span(NamedTuple):
     after: int
 
 
-_SIGNS = {"number", "currency", "percent", "command", "power", "equals", "relation", "amp"}
+_SIGNS = {"number", "currency", "percent", "command", "power", "equals", "relation", "operator", "amp"}
 _TYPED = (FUNCTIONS | {"pi"}) - {"min", "max", "sec", "log"}  # functions without a backslash
-_JOINING = words.OR | {"and", "to"}
+_SPELLING = vocabulary(
+    "over out percent per square cubic sq half hundred thousand point base cent degrees squared cubed"
+)
+_CUTTING = {"newline", "stop", "mark", "arrow", "dots"}
+_ENDING = {
+    "comma",
+    "colon",
+    "dash",
+    "stop",
+    "equals",
+    "operator",
+    "relation",
+    "open",
+    "arrow",
+    "dots",
+}  # no value ends so
 _IN_WORDS = set("共个些样定起直般")  # 一共, 一个: no number
 
 
 def spans(tokens: Sequence[Token]) -> list[Span]:
     """Find all values of a sentence, in order."""
-    found, place = [], 0
+    found: list[Span] = []
+    place = tried = 0
     while place < len(tokens):
-        if begins(tokens, place) and not _is_pronoun(tokens, place):
-            end = _end(tokens, place)
-            after = words.counted(tokens, end)
-            found.append(Span(place, end, after))
-            place = max(after, place + 1)
-        else:
+        if not begins(tokens, place) or _is_pronoun(tokens, place):
             place += 1
+            continue
+        end, cost = _longest(tokens, place, MAX_READ - tried)
+        tried += cost
+        if not end and may_begin(tokens[place]):
+            after = place + 1 + (tokens[place + 1 : place + 2] != [] and tokens[place + 1].kind == "comma")
+            date = tokens[place].low.endswith("day") and after < len(tokens) and begins(tokens, after)
+            if not date:
+                place += 1
+                continue
+            end = _longest(tokens, after, MAX_READ)[0] or after  # Monday, July 4, 1976, which was a Sunday
+        if not end and tokens[place].kind == "open":
+            place += 1
+            continue
+        end = end or _unread(tokens, place)
+        named = tokens[place].kind == "mark" and remembered(tokenize(tokens[place].text)) is None
+        after = end if named else nouns.counted(tokens, end)
+        found.append(Span(place, end, after))
+        place = after
     return found
 
 
@@ -51,7 +88,7 @@ def begins(tokens: Sequence[Token], place: int) -> bool:
     """True if a value may begin at a place."""
     token, after = tokens[place], get(tokens, place + 1)
     match token.kind:
-        case "number" | "command" | "equals" | "relation":
+        case "number" | "command" | "equals" | "relation" | "mark":
             return True
         case "currency":
             return after is not None and after.kind != "currency" and begins(tokens, place + 1)
@@ -73,7 +110,7 @@ def begins(tokens: Sequence[Token], place: int) -> bool:
                 token.text == "一" and after is not None and after.text in _IN_WORDS
             )
         case "word":
-            return _word_begins(tokens, place)
+            return _word_begins(tokens, place) or may_begin(token)
     return False
 
 
@@ -82,10 +119,18 @@ def _word_begins(tokens: Sequence[Token], place: int) -> bool:
     if token.low in ("minus", "negative"):
         return after is not None and begins(tokens, place + 1)
     if token.low in ("a", "an"):
-        return after is not None and after.low in units.LARGE
+        amount = after is not None and units.symbol_of(after.text) and get(tokens, place + 2)
+        joined = amount and amount.low == "and" and _is_part(tokens, place + 3)  # an hour and a half
+        return bool(joined) or (after is not None and after.low in units.LARGE)
     if after is not None and after.kind == "currency" and after.glued:
         return token.low in units.COUNTRIES
     return token.low in units.CARDINALS or token.low == "half" or token.low in _TYPED or is_letter(tokens, place)
+
+
+def _is_part(tokens: Sequence[Token], place: int) -> bool:
+    """True for a half, a quarter."""
+    after = get(tokens, place + 1)
+    return place < len(tokens) and tokens[place].low in ("a", "an") and after is not None and after.low in units.PARTS
 
 
 def _is_pronoun(tokens: Sequence[Token], place: int) -> bool:
@@ -93,6 +138,8 @@ def _is_pronoun(tokens: Sequence[Token], place: int) -> bool:
     if tokens[place].low != "one":
         return False
     before, after = (get(tokens, place + step) for step in (-1, 1))
+    if after is not None and after.low == "and" and _is_part(tokens, place + 2):
+        return False  # one and a half
     if after is not None and (after.low in units.LARGE or after.low in units.PARTS or after.text == "-"):
         return False
     return (before is not None and before.low in words.DETERMINERS) or (
@@ -133,158 +180,108 @@ def is_letter(tokens: Sequence[Token], place: int, bracket: bool = False) -> boo
     return (after.kind in ("open", "quote") and after.glued) or (bracket and after.text in (",", ")"))
 
 
-def _end(tokens: Sequence[Token], start: int) -> int:
-    """Return the end of the value that begins at a place."""
-    place, depth = start + 1, int(tokens[start].text in OPENING)
-    while place < min(len(tokens), start + MAX_SPAN):
+def _longest(tokens: Sequence[Token], start: int, limit: int) -> tuple[int, int]:
+    """Return the end of the longest value that begins at a place, 0 without one, and how many runs were read."""
+    if tokens[start].kind == "mark":
+        return start + 1, 0
+    tried = 0
+    for end in range(_reach(tokens, start), start, -1):
+        if not _may_end(tokens, start, end):
+            continue
+        tried += 1
+        if tried > limit:
+            return 0, tried
+        run = tokens[start:end]
+        if remembered(run) is not None or remembered(_without_nouns(run)) is not None:
+            return end, tried
+    return 0, tried
+
+
+def _reach(tokens: Sequence[Token], start: int) -> int:
+    """Return the place behind the last token that a value from a place on may have."""
+    place, end = start, min(len(tokens), start + LONGEST)
+    depth = 0
+    solved = amount = False  # 3 + 4 = 7, after which a comma begins something else
+    while place < end:
         token = tokens[place]
-        if token.text in OPENING:
-            taken = _opens(tokens, place, depth)
-        elif token.text in CLOSING:
-            taken = int(depth > 0)
-        else:
-            taken = _taken(tokens, start, place, depth)
-        if not taken:
+        if token.kind in _CUTTING or (
+            place > start and depth <= 0 and (token.low in words.COPULAS or _ends(tokens, place))
+        ):
             break
         depth += (token.text in OPENING) - (token.text in CLOSING)
-        place += taken
-    while place > start + 1 and (
-        tokens[place - 1].kind in ("comma", "colon", "dash") or tokens[place - 1].low in _JOINING
-    ):
-        place -= 1
+        if depth <= 0 and place > start and (token.kind == "comma" or token.low in words.JOINING or token.text == ";"):
+            after = place + 1 + (tokens[place + 1 : place + 2] != [] and tokens[place + 1].low in words.JOINING)
+            goes_on = after < len(tokens) and (begins(tokens, after) or _is_part(tokens, after))
+            if solved or not goes_on or tokens[after].kind == "equals":
+                break
+        amount = amount or token.kind in ("number", "currency")
+        solved = solved or (amount and token.kind == "equals")
+        place += 1
     return place
 
 
-def _opens(tokens: Sequence[Token], place: int, depth: int) -> int:
-    """Take an opening bracket, unless it begins a remark: 72 (in words)."""
-    before, after = tokens[place - 1], get(tokens, place + 1)
-    if depth or tokens[place].kind == "command":
-        return 1
-    if after is None or not (begins(tokens, place + 1) or (after.kind == "word" and len(after.text) == 1)):
-        return 0
-    goes_on = before.kind in ("operator", "equals", "command", "comma", "relation")
-    return int(goes_on or tokens[place].glued)
+def _ends(tokens: Sequence[Token], place: int) -> bool:
+    """True for a word of no value: it is no unit, no part of a number, and no noun before a sign."""
+    token = tokens[place]
+    if token.kind != "word" or token.glued or len(token.text) < 3 or token.low in _TYPED | {"and"} | words.OR:
+        return False
+    number = token.low in units.CARDINALS or token.low in units.PARTS or token.low.removesuffix("s") in units.SCALES
+    if number or token.text in units.SCALES or units.symbol_of(token.text) or may_go_on(token):
+        return False
+    after = get(tokens, nouns.counted(tokens, place))
+    noun = nouns.is_counted(token) and after is not None and after.kind in ("operator", "equals", "command")
+    return not (noun or token.low in _SPELLING)
 
 
-def _taken(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
-    """Return how many tokens continue a value, 0 if it ends here."""
-    token, before, after = tokens[place], tokens[place - 1], get(tokens, place + 1)
-    if token.kind in _SIGNS:
-        return 1
-    if token.kind in ("operator", "power"):
-        return _operator(token, after)
-    if token.low in units.OVER and (taken := _divides(tokens, place, len(units.OVER[token.low]))):
-        return taken
-    if token.kind in ("comma", "colon", "dash") or token.text == ";" or token.low in _JOINING:
-        return _joint(tokens, start, place, depth)
-    if token.kind == "quote" and token.glued:
-        return 1
-    if token.kind == "abbreviation":
-        return int(token.low in ("a.m.", "p.m."))
-    if token.kind == "han":
-        return _scale_or_unit(tokens, place) or int(token.text in units.HAN and before.kind == "han")
-    return _word(tokens, place, depth) if token.kind == "word" else 0
+def _may_end(tokens: Sequence[Token], start: int, end: int) -> bool:
+    """True if no sign or word at the end of a run, or after it, says that the value goes on or ended before."""
+    last, after = tokens[end - 1], get(tokens, end)
+    depth = sum((token.text in OPENING) - (token.text in CLOSING) for token in tokens[start:end])
+    if depth != 0 and tokens[start].text not in ("]", "[") and not any(t.text == "[" for t in tokens[start:end]):
+        return False
+    if (last.kind in _ENDING and last.text != "!") or last.low in words.GOING_ON:
+        return False
+    noun = last.kind == "word" and nouns.counted(tokens[:end], end - 1) == end
+    number = last.low in units.SCALES or last.low in units.CARDINALS or last.low in units.PARTS
+    if noun and not (number or units.symbol_of(last.text) or read_spelled(tokens[start:end])):
+        return False  # a counted noun is not a part of the value
+    if after is None:
+        return True
+    if last.low == "in" and after.kind in ("word", "number"):
+        return False  # $12 in change
+    divides = any(token.low in units.OVER for token in tokens[start:end])
+    if after.kind == "equals" or (divides and after.kind not in ("comma", "close")):
+        return False  # 48 + 24 = 73 = 72; 4 in 9 boxes
+    ratio = (
+        after.kind == "colon" and end + 1 < len(tokens) and tokens[end + 1].glued and tokens[end + 1].kind == "number"
+    )
+    return not ratio and not (after.glued and after.kind in _SIGNS - {"operator"})
 
 
-def _operator(token: Token, after: Token | None) -> int:
-    """Take a sign; not the hyphen of 10-year-old; of $5/day take the day, too."""
-    glued_word = after is not None and token.glued and after.glued and after.kind == "word" and len(after.text) > 1
-    if not glued_word or (after is not None and after.low in units.CARDINALS):
-        return 1
-    if token.text == "-":
-        return int(after is not None and (len(after.text) == 2 or after.low in units.PARTS))
-    return 2 if token.text == "/" else 1
+def _without_nouns(tokens: Sequence[Token]) -> list[Token]:
+    """Drop the words that numbers count before a sign: 100 rooms - 10 rooms = 90."""
+    kept, place = [], 0
+    while place < len(tokens):
+        kept.append(tokens[place])
+        place += 1
+        after = nouns.counted(tokens, place) if kept[-1].kind in ("number", "close", "percent") else place
+        sign = get(tokens, after)
+        if after > place and sign is not None and sign.kind in ("operator", "equals", "command"):
+            place = after
+    return kept
 
 
-def _joint(tokens: Sequence[Token], start: int, place: int, depth: int) -> int:
-    """Take a comma, a colon, "and", "or" or "to" between two values; and not after 3 + 4 = 7."""
-    token, before, after = tokens[place], tokens[place - 1], get(tokens, place + 1)
-    taken = 1
-    if token.kind == "comma" and after is not None and after.low in words.OR | {"and"}:
-        taken, after = 2, get(tokens, place + 2)
-    if token.kind in ("colon", "dash") or token.low == "to":
-        return int(before.kind == "number" and after is not None and after.kind == "number")
-    if depth:
-        return taken
-    if (
-        after is None
-        or not begins(tokens, place + taken)
-        or after.kind == "equals"
-        or _is_solved(tokens, start, place)
-    ):
-        return 0
-    return 0 if token.kind == "comma" and before.kind == "word" and len(before.text) > 1 else taken
-
-
-def _divides(tokens: Sequence[Token], place: int, size: int) -> int:
-    """Take the words of 4 out of 9, which ends its clause."""
-    before, end = tokens[place - 1], place + size
-    if not (_is_whole(before) and end < len(tokens) and _is_whole(tokens[end])):
-        return 0
-    while end < len(tokens) and (_is_whole(tokens[end]) or tokens[end].text == "-"):
-        end += 1
-    ends = end == len(tokens) or tokens[end].kind in ("comma", "close")
-    return size if ends and not (tokens[place].low == "in" and len(tokens[end - 1].text) == 4) else 0
-
-
-def _is_whole(token: Token) -> bool:
-    return token.text.isdigit() or token.low in units.CARDINALS
-
-
-def _is_solved(tokens: Sequence[Token], start: int, end: int) -> bool:
-    """True if a value so far is a whole equation such as 3 + 4 = 7, after which a comma begins something else."""
-    equals = next((place for place in range(start, end) if tokens[place].kind == "equals"), start)
-    return any(tokens[place].kind in ("number", "currency") for place in range(start, equals))
-
-
-def _word(tokens: Sequence[Token], place: int, depth: int) -> int:
-    """Take a scale, a unit, a variable, more of a number in words, or words before a sign: 8 pages * 3."""
-    token, before, after = tokens[place], tokens[place - 1], get(tokens, place + 1)
-    if before.kind in ("number", "percent", "close", "currency", "word", "han", "command", "power") and (
-        taken := _scale_or_unit(tokens, place)
-    ):
-        return taken
-    if token.low == "x" and before.kind == "number":
-        return int(token.glued or (after is not None and after.kind in ("number", "currency", "open")))
-    if is_letter(tokens, place, bracket=depth > 0) or (depth and len(token.text) == 1):
-        return 1
-    signs = ("operator", "power", "relation", "equals", "command", "close")
-    if len(token.text) == 1 and token.low != "a" and before.kind in signs:
-        return 1
-    if token.low in _TYPED and before.kind in ("operator", "number", "equals", "close"):
-        return 1
-    if token.low in units.CARDINALS or token.low in units.PARTS:
-        return int(before.kind in ("word", "number", "equals") or before.text == "-")
-    return _words_before_sign(tokens, place) if before.kind in ("number", "close", "word") else 0
-
-
-def _scale_or_unit(tokens: Sequence[Token], place: int) -> int:
-    """Return how many tokens are a scale, a percent word or a unit with which a number goes on."""
-    token, after = tokens[place], get(tokens, place + 1)
-    if token.low in ("score", "cent", "grand"):
-        pass
-    elif token.text in units.SCALES or (
-        len(token.text) > 2 and units.SCALES.keys() & {token.low, token.low.removesuffix("s")}
-    ):
-        return 1
-    if token.low in ("percent", "prozent", "am", "pm") or (token.glued and token.text in units.LETTER_SCALES):
-        return 1
-    if token.low == "per" and after is not None and after.low == "cent":
-        return 2
-    unit, end = read_unit(tokens, place)
-    return end - place if unit else 0
-
-
-def _words_before_sign(tokens: Sequence[Token], place: int) -> int:
-    """Return how many words come before the next sign, at most four: 8 red pages * 3 minutes = 24 minutes."""
-    if tokens[place].low in words.NOT_COUNTED:
-        return 0
-    for ahead in range(place + 1, min(place + 5, len(tokens) - 1)):
-        token, after = tokens[ahead], tokens[ahead + 1]
-        if token.kind == "equals" or (token.kind == "operator" and token.text in "*+-/"):
-            if token.kind == "operator" and token.text in "-/" and token.glued and after.glued:
-                return 0  # 5 pastries/day
-            return ahead - place
-        if token.kind != "word" or token.low in words.NOT_COUNTED:
-            return 0
-    return 0
+def _unread(tokens: Sequence[Token], start: int) -> int:
+    """Return the end of what looks like a value and is none."""
+    place, depth = start, 0
+    while place < len(tokens):
+        token = tokens[place]
+        depth += (token.text in OPENING) - (token.kind == "close")
+        letter = token.kind == "word" and len(token.text) <= 2
+        letter = letter or (
+            token.kind == "colon" and token.glued and place + 1 < len(tokens) and tokens[place + 1].glued
+        )
+        if not (depth > 0 or letter or token.kind in _SIGNS or token.kind == "close"):
+            break
+        place += 1
+    return max(place, start + 1)

@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from exact_answers.writing import vocabulary
+from exact_answers.lexicon import vocabulary
 
 # --- Tables -------------------------------------------------------------------------------------------------------
 
@@ -112,6 +112,8 @@ DIMENSIONS: dict[str, tuple[tuple[str, int], ...]] = {  # that others make up
     "area": (("length", 2),), "volume": (("length", 3),), "speed": (("length", 1), ("time", -1)),
 }  # fmt: skip
 CURRENCIES_TOO = {"pound": "£"}  # names of units that are also names of currencies
+LETTER_UNITS = {"K": "kelvin", "F": "fahrenheit"}  # only beside a gold answer with that unit: 72 K may be thousands
+DEGREES_TOO = {"C": "celsius"}  # 20 C are 20 °C, if the gold answer has °C
 RATES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h", "fps": "ft/s", "rpm": "?revolution/min"}
 POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": "dollar", "€": "euro", "£": "£", "¥": "yen", "₹": "rupee", "¢": "cent", "₩": "won", "₽": "ruble"}
@@ -157,6 +159,7 @@ PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth":
 PARTS |= {"twelfth": 12, "hundredth": 100, "thousandth": 1000, "millionth": 10**6}
 PARTS |= {f"{word}th": value for word, value in CARDINALS.items() if value in (6, 7, *range(10, 20)) and value != 12}
 PARTS |= {f"{word[:-1]}ieth": value for word, value in CARDINALS.items() if value >= 20}
+ORDINALS = {"first": 1, "second": 2} | {word: value for word, value in PARTS.items() if word.endswith(("rd", "th"))}
 PARTS |= {f"{word}s": value for word, value in PARTS.items() if word not in ("half", "halves")}
 
 # --- Reading ------------------------------------------------------------------------------------------------------
@@ -188,7 +191,7 @@ def _spellings() -> dict[str, str]:
     }
 
 
-_SYMBOLS = _spellings()
+SPELLINGS = _spellings()
 
 
 @functools.lru_cache(maxsize=2**12)
@@ -199,17 +202,17 @@ def symbol_of(word: str) -> str:
     ['km', 'kB', 'ml', 'min', '']
     """
     word = word.rstrip(".")
-    if word in _SYMBOLS:
-        return _SYMBOLS[word]
+    if word in SPELLINGS:
+        return SPELLINGS[word]
     small = word.lower()
     if len(word) < 4:
         return _ANY_CASE.get(small, "") or (
-            _SYMBOLS.get(small[:-1], "") if small[:-1] in _TWO and small[-1] == "s" else ""
+            SPELLINGS.get(small[:-1], "") if small[:-1] in _TWO and small[-1] == "s" else ""
         )
-    if small in _SYMBOLS:
-        return _SYMBOLS[small]
+    if small in SPELLINGS:
+        return SPELLINGS[small]
     singulars = (small.removesuffix(ending) for ending in ("s", "es", "n", "e") if small.endswith(ending))
-    return next((_SYMBOLS[each] for each in singulars if each in _SYMBOLS and len(each) > 2), "")
+    return next((SPELLINGS[each] for each in singulars if each in SPELLINGS and len(each) > 2), "")
 
 
 def size_of(unit: Unit) -> Size | None:
@@ -296,8 +299,14 @@ def singular(word: str) -> str:
 
 
 def agree(one: Unit, other: Unit) -> bool:
-    """True unless both have a unit, and another one: unknown words agree if they share a word."""
+    """True unless an answer and a gold answer have units, and others: unknown words agree if they share a word."""
+    letters = [LETTER_UNITS.get(unit[0][0], "") if len(unit) == 1 else "" for unit in (one, other)]
+    if any(letters):
+        same = [((letter, 1),) if letter else unit for letter, unit in zip(letters, (one, other), strict=True)]
+        return not one or same[0] == same[1]
     if not one or not other or one == other:
+        return True
+    if len(one) == 1 and ((DEGREES_TOO.get(one[0][0], ""), 1),) == other:
         return True
     for side, money in ((one, other), (other, one)):  # 20 pounds are £20
         named = tuple(sorted((CURRENCIES_TOO.get(symbol, symbol), power) for symbol, power in side))

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from exact_answers import choices, claims, compare, marks, prose, words
+from exact_answers import around, choices, compare, marks, prose, words
 from exact_answers.amounts import Number
 from exact_answers.choices import plain
 from exact_answers.compare import Either, Equation, Expression, Meaning, Several, Text, read, read_tokens, same
+from exact_answers.computed import accepts_arithmetic, leaves_arithmetic
 from exact_answers.marks import Mark
 from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE
-from exact_answers.writing import Token, normalize, tokenize
+from exact_answers.writing import normalize, tokenize, unwrapped, without_struck
 
-UNIT = "unit"
+UNIT, NOT_COMPUTED = "unit", "not computed"
 MAX_SAME = 60  # characters that a text may be longer than twice the gold answer which it is
 MAX_TEXT = 6_000  # characters at the end of a text that are read as prose
-MAX_AFTER = 400  # characters after a mark that may take it back
 MAX_GOLD, MAX_MARKS = 10_000, 8  # characters of a gold answer; marks that are denied, one after the other
 
 
@@ -30,7 +30,8 @@ class Verdict(NamedTuple):
         right: whether its answer is the gold answer.
         read: the answer that was read, "" if none was.
         why: `value` (it was compared as a value or a text), `unit` (the value is right, the unit is not),
-            `two answers`, `denied` (the text takes it back), or `not understood`.
+            `not computed` (the value is right, but its arithmetic is left to the judge), `two answers`, `denied` (the
+            text takes it back), or `not understood`.
     """
 
     right: bool
@@ -38,32 +39,41 @@ class Verdict(NamedTuple):
     why: str
 
 
-def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
+def is_right(text: str, gold: str, pattern: str = "xml", *, computed: bool = True) -> bool:
     r"""The lenient rule: True if the answer equals the gold answer, however it is written. Never raises.
 
     The same text is right up to case, spaces and a final full stop. If the gold answer is a number or mathematics, any
     text with the same value is right. The answer is taken from the pattern's mark, else from the last mark of any kind
     (a box, "Answer:", ####, tags), else from the claims of the text. What is not understood is wrong.
 
+    Args:
+        computed: an answer that leaves its arithmetic to the judge is wrong, unless the gold answer does, too.
+
     >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
     (True, True, False)
     >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
     (True, False, False)
+    >>> is_right("48 + 24", "72"), is_right("48 + 24", "72", computed=False), is_right("144/2", "72")
+    (False, True, True)
     """
-    return grade(text, gold, pattern).right
+    return grade(text, gold, pattern, computed=computed).right
 
 
-def grade_any(text: str, golds: Sequence[str], pattern: str = "xml") -> Verdict:
+def grade_any(text: str, golds: Sequence[str], pattern: str = "xml", *, computed: bool = True) -> Verdict:
     """Grade a text by any of one or more gold answers: the first right verdict, else the first that was understood.
+
+    A right value that was not computed comes before a wrong one.
 
     >>> grade_any("<answer>75002</answer>", ["Paris", "75001"]).why
     'value'
     """
-    verdicts = [grade(text, gold, pattern) for gold in golds]
-    return max(verdicts, key=lambda verdict: (verdict.right, verdict.why != NOT_UNDERSTOOD))
+    verdicts = [grade(text, gold, pattern, computed=computed) for gold in golds]
+    return max(
+        verdicts, key=lambda verdict: (verdict.right, verdict.why == NOT_COMPUTED, verdict.why != NOT_UNDERSTOOD)
+    )
 
 
-def same_answer(answer: str, gold: str) -> bool:
+def same_answer(answer: str, gold: str, *, computed: bool = True) -> bool:
     r"""Apply the lenient rule to an extracted answer. Never raises.
 
     >>> same_answer("so it is $1,000.", "1000"), same_answer("72 or 71", "72"), same_answer("Paris.", "paris")
@@ -71,56 +81,109 @@ def same_answer(answer: str, gold: str) -> bool:
     >>> same_answer(r"x = \frac{1}{2}", "0.5"), same_answer("(7,2)", "(1,2)"), same_answer(r"\sqrt{18}", r"3\sqrt{2}")
     (True, False, True)
     """
-    return grade(answer, gold, "text").right
+    return grade(answer, gold, "text", computed=computed).right
 
 
-def grade(text: str, gold: str, pattern: str = "xml") -> Verdict:
+def grade(text: str, gold: str, pattern: str = "xml", *, computed: bool = True) -> Verdict:
     """Grade a text, and say what was read and why it is right or wrong. Never raises, except for an unknown pattern.
 
     A gold answer may be a solution that marks its answer, as GSM8K's: its last mark counts.
 
     >>> grade("<answer>5 cm</answer>", "5 km"), grade("It is 71 or 72.", "72").why, grade("Take 3 from 7.", "4").why
     (Verdict(right=False, read='5 cm', why='unit'), 'two answers', 'not understood')
+    >>> grade("48 + 24", "72"), grade("48 + 24", "72", computed=False).right
+    (Verdict(right=False, read='48 + 24', why='not computed'), True)
     """
     marks.check_pattern(pattern)
+    verdict = _grade(text, gold, pattern)
+    accepted = verdict.why == NOT_COMPUTED and not computed
+    return verdict._replace(right=True, why=VALUE) if accepted else verdict
+
+
+def _grade(text: str, gold: str, pattern: str) -> Verdict:
     if text.strip() == gold.strip():
         return Verdict(True, text.strip(), VALUE)
-    solution = marks.find_mark(gold, pattern) or marks.last_mark(gold)
+    solution = marks.last(gold, pattern, objects=False)
     gold = solution.text if solution else gold
-    if len(gold) > MAX_GOLD:
+    if len(gold) > MAX_GOLD or not gold.strip():
         return Verdict(False, "", NOT_UNDERSTOOD)
-    text = own_words(text, pattern)
-    mark = marks.find_mark(text, pattern) or marks.last_mark(text)
-    denied = False
+    if option := choices.labelled(gold):  # (B) 15: the letter or the text will do, but not another letter
+        return _grade_option(text, option, pattern)
+    text = own_words(without_struck(text), pattern)
+    objects = not gold.lstrip().startswith("{")  # an object as the gold answer is compared as a text
+    mark = marks.last(text, pattern, objects)
+    why = NOT_UNDERSTOOD
     for _ in range(MAX_MARKS):
         if mark is None:
-            return Verdict(False, "", DENIED) if denied else _compare(text.strip(), gold, "")
-        if choices.is_option(gold) or not (denied := is_denied(text, mark)):
+            break
+        beside = around.read_around(text, mark)
+        if beside.meaning is not None:
+            return _verdict(beside.meaning, read(gold), beside.text)
+        if beside.why == VALUE:
             return _in_mark(text, mark, gold)
-        later = marks.last_mark(text[mark.end :])
-        if later is not None:  # not \boxed{71} but \boxed{72}
-            later = Mark(later.start + mark.end, later.end + mark.end, later.text)
-        elif _denied_before(text, mark):
-            later = marks.last_mark(text[: mark.start])
-            if later is not None and later.end >= mark.start:
-                later = None  # the one around it
-        if later is None:
-            return Verdict(False, mark.text, DENIED)
-        mark = later
-    return Verdict(False, "", DENIED)
+        why = beside.why
+        if not beside.text:
+            return Verdict(False, mark.text, why)
+        mark = marks.last(text[: mark.start], pattern, objects)  # \boxed{72}, and not \boxed{71}
+    else:
+        return Verdict(False, "", DENIED)
+    return _compare(text.strip(), gold, "") if why != DENIED else Verdict(False, "", DENIED)
+
+
+def _grade_option(text: str, option: tuple[str, str], pattern: str) -> Verdict:
+    """Grade by the letter or the text of an option; where a text says both, both must be right."""
+    letter, said = (_grade(text, each, pattern) for each in option)
+    mark = marks.last(own_words(text, pattern), pattern)
+    answer = mark.text if mark else text.strip()
+    both = choices.labelled(answer) or choices.labelled(unwrapped(answer).replace("\\", ""))
+    if both is not None:
+        right = both[0] == option[0] and _compare(both[1], option[1], "").right
+        return (letter if letter.right else said)._replace(right=right)
+    other = re.search(r"(?<![\w\\])[A-J](?![\w'])", answer if said.right else "")
+    if said.right and not (other and other[0] != option[0]):
+        return said
+    number = re.search(r"[0-9]", answer) and read(option[1]) is not None
+    return letter._replace(right=letter.right and not number)
 
 
 # --- Where --------------------------------------------------------------------------------------------------------
 
 _NEXT = re.compile(
-    r"(?m)(?<=\n)[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|User|Human|Q|Input|Frage|问题) ?\d{0,3}(?:\*\*)? ?[:：]"
+    r"(?m)(?<=\n)[ \t]*(?:\*\*)?(?:(?:Next |New )?[Qq]uestion|Problem|Exercise|User|Human|Q|Input|Frage|问题)"
+    r" ?\d{0,3}(?:\*\*)? ?[:：]"
 )
 _TURN = re.compile(r"\s*<\|[a-z_]{1,30}\|>(?:\s|assistant\b|<\|[a-z_]{1,30}\|>)*")  # special tokens before a text
 _END = re.compile(r"<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>")  # and after it
-_GLUE = re.compile(r"(?:</answer>|\\[)\]]|[}*$\s)\]])*")
-_OPENED = re.compile(r"(?:\\[\[(]|\$\$?|\*\*|\n[ \t]*(?:\\\[|\$\$))[\s*$]*\Z")  # before a box
-_WRONG_LABEL = re.compile(r"(?i)\b(?:wrong|incorrect|false) (?:answer|result|value|option)\W{0,3}\Z")
-_LABELS = ("cannot be the ", "can't be the ", "not the ", "wrong ", "incorrect ", "false ", "isn't the ")
+
+
+_ATTRIBUTES = re.compile(r"<answer [^<>\n]{1,200}>")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_SPACES = re.compile(r"\s{4,}")
+_WRITTEN = (  # other ways to write a mark, and what markdown adds
+    (
+        re.compile(r"<(/?) ?(?:final_?)?answer(?: (?:type|format|lang|id)=[\w\"']{0,30})? ?>", re.IGNORECASE),
+        r"<\1answer>",
+    ),
+    (re.compile(r"</a?n?s?w?e?r?\Z"), "</answer>"),
+    (re.compile(r"(?i)\bfinal_(?=answer\b)"), "final "),
+    (re.compile(r"\\(?:begin|end)\{(?:center|displaymath|flushleft)\}"), " "),
+    (re.compile(r"(?<!\\)\\{2,}(?=(?:boxed|fbox)(?![A-Za-z]))"), r"\\"),
+    (re.compile(r"(?<![\\A-Za-z])boxed(?=\{)"), r"\\boxed"),
+    (
+        re.compile(
+            r"(?im)^[ \t]*(?:#{1,3} |#{5,6} |\*\*)[ \t]*((?:the )?(?:final )?(?:answer|result))(?:\*\*)?[ \t]*$"
+        ),
+        r"\1:",
+    ),
+    (re.compile(r"(?m)^[ \t]*(?:#{1,3}|#{5,6})[ \t]+(\S[^\n]{0,100}[A-Za-z])[ \t]*$"), r"\1:"),
+    (re.compile(r"(?m)^[ \t]*(?:#{1,3}|#{5,6})[ \t]+(?=\S)"), ""),
+    (re.compile(r"(?m)^[ \t]*>[ \t]+(?=\*\*|[A-Za-z])"), ""),
+    (re.compile(r"(?m)^[ \t]*\|([^|\n]{1,200})\|([^|\n]{1,200})\|[ \t]*$"), r"\1: \2."),
+    (re.compile(r"(?<![\w\\$}])_([^_\s$][^_\n$]{0,80})_(?!\w)"), r"\1"),
+)
+
+
+_ASKS = re.compile(r"\?|(?i:\b(?:find|compute|calculate|determine|solve|evaluate|simplify|what|how|which)\b)")
 
 
 def own_words(text: str, pattern: str = "xml") -> str:
@@ -129,97 +192,31 @@ def own_words(text: str, pattern: str = "xml") -> str:
     >>> own_words("<think>5?</think>It is 6."), own_words("It is 6.\n\nQuestion: And 2 + 2?\nAnswer: 4")
     ('It is 6.', 'It is 6.')
     """
+    closed = text.rfind("-->") + 1 and text.rfind("-->") + 3  # behind it no comment ends
+    text = _COMMENT.sub(" ", text[:closed]) + text[closed:]
+    text = _SPACES.sub(lambda spaces: "\n\n" if "\n" in spaces[0] else " ", text)
+    for pattern_, written in _WRITTEN:
+        text = pattern_.sub(written, text)
     turn = _TURN.match(text := text.rpartition("</think>")[2])
     text = _END.split(text[turn.end() if turn else 0 :], maxsplit=1)[0]
     before, thinks, _ = text.partition("<think>")
     if thinks and marks.find_mark(text, pattern) is None and "<answer>" not in text:
         text = before  # it has not come to an end
+    text = _ATTRIBUTES.sub(" ↔ ", text)  # <answer status="wrong">
     found = _NEXT.search(text)
-    if found is None:
+    if found is None or not (
+        (_ASKS.search(text, found.end()) and len(text[found.end() :].partition("?")[0].split()) > 3)
+        or marks.last(text[found.end() :])
+    ):
         return text
     before = text[: found.start()]
-    answered = marks.last_mark(before) is not None or prose.decide(tokenize(normalize(before[-MAX_TEXT:])))[0]
+    answered = marks.last(before) is not None or bool(prose.read_prose(before[-MAX_TEXT:]).text)
+    answered = (
+        answered
+        or before.lstrip().startswith("A:")
+        or words.denies_in(token.low for token in tokenize(normalize(before[-MAX_TEXT:])))
+    )
     return before.strip() if answered else text
-
-
-def is_denied(text: str, mark: Mark) -> bool:
-    r"""True if the words beside a mark deny it or take it back: not \boxed{72}; \boxed{72}. Wait, that is wrong."""
-    return _denied_before(text, mark) or _denied_after(text, mark)
-
-
-def _denied_before(text: str, mark: Mark) -> bool:
-    """True if the words before a mark, of its sentence, end with a denial, or show a form: it is not, for example."""
-    before = text[max(mark.start - 120, 0) : mark.start].rstrip(" \t")
-    opened = _OPENED.search(before)
-    before = before[: opened.start()].rstrip(" \t\n") if opened else before.rstrip(" *\t")
-    if _WRONG_LABEL.search(before):
-        return True
-    if text[mark.start : mark.start + 6].lower() in ("answer", "final ") and f"{before} ".lower().endswith(_LABELS):
-        return True
-    tokens = tokenize(normalize(before))
-    *_, sentence = [], *prose.sentences(tokens)
-    shown = f" {' '.join(token.low for token in sentence)} "
-    if sentence and sentence[-1].kind != "stop" and any(f" {phrase} " in shown for phrase in words.EXAMPLES):
-        return True
-    ends = [place for place, token in enumerate(tokens) if token.kind in ("stop", "newline", "comma", "colon")]
-    lows = [token.low for token in tokens[ends[-1] + 1 if ends else 0 :]]
-    while lows and lows[-1] in ("be", "the", "answer", "correct", "right", "a"):
-        lows.pop()
-    if not lows or not (lows[-1] in ("not", "cannot", "never") or lows[-1].endswith("n't")):
-        return False
-    return lows[-2:-1] not in (["than"], ["or"], ["did"])
-
-
-def _denied_after(text: str, mark: Mark) -> bool:
-    """True if the words after a mark refuse it, or one of the next sentences takes it back or says another answer."""
-    glue = _GLUE.match(text, mark.end)
-    rest = text[glue.end() if glue else mark.end :]
-    rest = rest if len(rest) <= MAX_AFTER else rest[:MAX_AFTER].rstrip("0123456789.,")  # no part of a number
-    conditional = False  # \boxed{72} if she works alone: what comes after it may be the answer
-    for number, sentence in enumerate(prose.sentences(tokenize(normalize(rest)))):
-        lows = [token.low for token in sentence]
-        if (
-            (number == 0 and _refuses(lows))
-            or claims.takes_back(sentence)
-            or _contradicts(sentence, mark, conditional)
-        ):
-            return True
-        conditional = conditional or (number == 0 and words.any_of(lows, words.CONDITIONS))
-        if number == 3:
-            break
-    return False
-
-
-def _contradicts(sentence: Sequence[Token], mark: Mark, conditional: bool) -> bool:
-    """True if a sentence claims that the answer is another one than the mark's: actually it is 93."""
-    stated = claims.read_sentence(sentence).claims
-    later = [claim for claim in stated if (claim.corrects or conditional) and not claim.approximate]
-    if not later:
-        return False
-    marked = read(mark.text) or prose.read_prose(mark.text[-MAX_TEXT:]).meaning
-    said = prose.together(later).meaning
-    if marked is None or said is None or same(said, marked) or compare.is_rounding(said, marked):
-        return False
-    return any(claim.strong for claim in later) or (len(stated) == 1 and not compare.is_converted(said, marked))
-
-
-def _refuses(lows: list[str]) -> bool:
-    """True for is wrong; is definitely not right; , which is wrong; can't be right; (incorrect)."""
-    lows = [low for low in lows if low not in words.REFUSED_BY]
-    head = next((place for place, low in enumerate(lows) if low not in words.REFUSING), len(lows))
-    after, following = [*lows[head:], "", ""][:2]
-    if any(low in words.WRONG for low in lows[:1]):
-        return len(lows) < 4
-    if not head or following in ("to", "only", "if", "unless"):
-        return False
-    denied = any(map(words.denies, lows[:head]))
-    if denied:
-        return any(low in ("right", "correct", "answer") for low in lows[:head]) and after not in (
-            "only",
-            "if",
-            "unless",
-        )
-    return after in words.WRONG | {"mistake"}
 
 
 # --- What ---------------------------------------------------------------------------------------------------------
@@ -227,16 +224,20 @@ def _refuses(lows: list[str]) -> bool:
 
 def _in_mark(text: str, mark: Mark, gold: str) -> Verdict:
     """Grade the answer in a mark: as a value; only if it is none, as a sentence."""
-    answer = mark.text[-MAX_TEXT:]
+    answer = unwrapped(mark.text[-MAX_TEXT:])
     if text.startswith("<answer>", mark.start):
         joined = [each[-MAX_TEXT:] for each in marks.joined_tags(text[: mark.end])][::-1]
         values = [read(each) for each in joined]
         if any(not (plain(each) == plain(answer) or same(read(each), read(answer))) for each in joined):
-            return Verdict(same(Several("", tuple(values)), read(gold)), ", ".join(joined), TWO)
+            together = _verdict(Several("", tuple(values)), read(gold), ", ".join(joined))
+            return together if together.why == NOT_COMPUTED else together._replace(why=TWO)
     if not answer:
         return Verdict(False, "", NOT_UNDERSTOOD)
-    if plain(answer) != plain(gold) and (inner := marks.last_mark(answer)) and inner.text and inner.text != answer:
-        return grade(answer, gold, "text")
+    if plain(answer) != plain(gold) and (inner := marks.last(answer)) and inner.text and inner.text != answer:
+        beside = read(answer[: inner.start].strip())
+        if beside is not None and not same(beside, read(inner.text)):
+            return Verdict(False, answer, TWO)
+        return _grade(answer, gold, "text")
     return _compare(answer, gold, text)
 
 
@@ -248,30 +249,31 @@ def _compare(answer: str, gold: str, text: str) -> Verdict:
     """
     answer = answer[-MAX_TEXT:]
     kind, wanted = kind_of(gold), read(gold)
+    if kind != "text" and (option := choices.labelled(answer)):
+        answer = option[1]  # (C) 24
     short = len(answer) <= 2 * len(gold) + MAX_SAME
     if short and plain(answer) == plain(gold) and not _differs_in_case(answer, gold, kind):
         return Verdict(not _has_other_letter(answer, gold), answer, VALUE)
     if kind == "text" and not isinstance(wanted, Text):
         return Verdict(*choices.compare(answer, gold))
     tokens = tokenize(normalize(answer))
-    meaning = None if prose.are_sentences(tokens) else read_tokens(tokens)
+    meaning = compare.read_display(tokens) or (None if prose.are_sentences(tokens) else read_tokens(tokens))
     if meaning is not None:
         return _verdict(meaning, wanted, answer)
+    if compare.is_formula(tokens):
+        return Verdict(False, "", NOT_UNDERSTOOD)
     reading = prose.read_tokens(tokens)
-    if reading.meaning is None and text and reading.why == NOT_UNDERSTOOD and not re.search(r"\d", answer):
-        reading = prose.read_prose(text[-MAX_TEXT:].replace(answer, " ", 1))
     verdict = Verdict(False, reading.text, reading.why)
     if reading.meaning is not None:
         verdict = _verdict(reading.meaning, wanted, reading.text)
-    if kind == "text" and not verdict.right:
-        right, said, why = choices.compare(answer, gold)
-        return Verdict(right, said, why) if right else verdict
-    return verdict._replace(why=TWO) if reading.why == TWO and not verdict.right else verdict
+    two = reading.why == TWO and not verdict.right and verdict.why != NOT_COMPUTED
+    return verdict._replace(why=TWO) if two else verdict
 
 
 def _verdict(meaning: Meaning, wanted: Meaning | None, answer: str) -> Verdict:
     if same(meaning, wanted):
-        return Verdict(True, answer, VALUE)
+        uncomputed = leaves_arithmetic(meaning, wanted)
+        return Verdict(not uncomputed, answer, NOT_COMPUTED if uncomputed else VALUE)
     if isinstance(meaning, Several) and meaning.kind in ("", "{}") and isinstance(wanted, Number | Expression):
         return Verdict(False, answer, TWO)
     return Verdict(False, answer, UNIT if compare.same_but_for_unit(meaning, wanted) else VALUE)
@@ -309,6 +311,11 @@ def kind_of(gold: str) -> str:
 def is_ambiguous(gold: str) -> bool:
     """True for a gold answer with two meanings, such as 1,5: a decimal comma, or a list."""
     return isinstance(read(gold), Either)
+
+
+def is_formula(gold: str) -> bool:
+    """True for a gold answer that leaves arithmetic itself, such as 3 + 4, so that an answer may."""
+    return accepts_arithmetic(read(gold))
 
 
 def last_number(text: str) -> Fraction | None:

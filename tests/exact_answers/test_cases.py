@@ -22,7 +22,7 @@ FORMS = ("{}", XML, "The boxes.\nAnswer: {}")
 def table():
     """The pairs of the file: gold answers, texts, whether they are right, and the forms to try."""
     gold, forms = "", FORMS
-    for line in (Path(exact_answers.__file__).parent / "cases.txt").read_text(encoding="utf-8").splitlines():
+    for line in (Path(exact_answers.__file__).parent / "cases.txt").read_text(encoding="utf-8").split("\n"):
         if line.startswith("# --- Whole texts"):
             forms = ("{}",)
         elif line.startswith("="):
@@ -218,7 +218,7 @@ def test_a_word_of_several_signs_is_one_token(table):
 
 
 def test_no_spelling_of_a_unit_is_another_number():
-    assert not [spelling for spelling in units._SYMBOLS if read(f"7 {spelling}") is None and len(spelling) > 2]
+    assert not [spelling for spelling in units.SPELLINGS if read(f"7 {spelling}") is None and len(spelling) > 2]
 
 
 # --- GSM8K --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from helpers_runs import ROOT
+from helpers_tables import each
 
 from exact_answers import __main__, exact_reward
 from exact_answers.__main__ import main
@@ -27,6 +28,28 @@ def test_a_file_is_graded_with_shares_and_reasons(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "right: 2 of 4 (50.0%)" in printed and "wrong, two answers: 1 (25.0%)" in printed
     assert "two answers: read '71 or 72', gold 72" in printed
+
+
+def test_arithmetic_is_wrong_unless_it_is_accepted(tmp_path, capsys):
+    path = write(tmp_path / "rows.jsonl", {"text": r"\boxed{48 + 24}", "gold": "72"}, {"text": "72", "gold": "72"})
+    assert main([path]) == 0 and "wrong, not computed: 1 (50.0%)" in capsys.readouterr().out
+    assert main([path, "--accept-uncomputed"]) == 0 and "right: 2 of 2" in capsys.readouterr().out
+    assert exact_reward(["48 + 24"], ["72"]) == [0.0] and exact_reward(["48 + 24"], ["72"], computed=False) == [1.0]
+
+
+SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\r"  # line ends for str.splitlines, but not for JSON
+
+
+def test_a_line_ends_where_json_has_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(__main__, "math_verify", lambda: None)
+    rows = [{"text": f"It is{sign}7.{sign}", "gold": "7"} for sign in SEPARATORS]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    lines += ['{"text": "7",\r "gold": "7"}\r', " \r", ""]
+    lines += [line.replace("\\u001c", "\x1c") for line in lines if "\\u001c" in line]
+    for ending, first in (("\n", ""), ("\r\n", "\ufeff"), ("\n\n", "")):
+        (tmp_path / "rows.jsonl").write_bytes((first + ending.join(lines)).encode())
+        assert main([str(tmp_path / "rows.jsonl"), "--pattern", "text"]) == 0
+        assert f"of {len(rows) + 2} (" in capsys.readouterr().out
 
 
 def test_rows_on_which_math_verify_differs_are_listed(tmp_path, capsys):
@@ -96,3 +119,46 @@ def test_the_reward_has_the_signature_of_trl():
         None,
     ]
     assert exact_reward(["Final: 7"], [7], pattern="Final: {answer}") == [1.0]
+
+
+@each(
+    [
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "7"}}]}],
+        [{"role": "assistant", "content": None}],
+        [{"role": "assistant", "content": "7"}, {"role": "assistant", "content": ""}],
+        [{"role": "assistant", "tool_calls": [{}]}, {"role": "tool", "content": "7"}],
+        [{"role": "assistant", "content": [{"type": "image", "url": "7"}]}],
+        *([], ""),
+    ]
+)
+def test_a_completion_without_content_earns_nothing(completion):
+    assert exact_reward([completion], ["7"]) == [0.0] and exact_reward([completion], [None]) == [None]
+
+
+@each(
+    ["7", [{"content": "7"}], (({"role": "assistant", "content": "7"},),), [{"content": [{"text": "It is "}, "7."]}]]
+)
+def test_a_text_or_the_last_message_counts(completion):
+    assert exact_reward([completion], ["7"]) == [1.0]
+
+
+WRONG = {  # completions by the type that the error names
+    "int": (7, [7], [{"content": 7}], [{"content": [7]}], [{"content": [{"text": 7}]}]),
+    "dict": ({"answer": "7"}, {"content": "7"}, [{"answer": "7"}]),
+    "str": (["7"],),
+    "list": ([[{"content": "7"}]],),
+    "NoneType": (None, [None]),
+    "bytes": (b"7", [{"content": b"7"}]),
+}
+
+
+@each([(name, completion) for name, completions in WRONG.items() for completion in completions])
+def test_any_other_completion_is_a_clear_error(name, completion):
+    with pytest.raises(TypeError, match=rf"^(a|the content of a) completion.* an? {name}; it must [^.]*$"):
+        exact_reward([completion], ["7"])
+
+
+@each([((1, 2), "(1,2)", "1"), (("a", "b"), "(a, b)", "a"), ((1, (2, 3)), "(1,(2,3))", "(1,2,3)"),
+    ([1, 2], "2", "(1,2)"), ([(1, 2), 5], "(1, 2)", "1"), (0.5, "1/2", "5"), ([None, "7"], "7", "8")])  # fmt: skip
+def test_a_tuple_is_one_answer_and_a_list_is_alternatives(gold, right, wrong):
+    assert exact_reward([right, wrong], [gold] * 2) == [1.0, 0.0]

@@ -9,9 +9,9 @@ from exact_answers.marks import check_pattern
 @pytest.mark.parametrize(
     ("text", "gold", "pattern", "right"),
     [
-        (r"\boxed{6} <answer>7</answer>", "7", "xml", True),  # the pattern's own mark comes first
-        (r"\boxed{6} <answer>7</answer>", "7", "boxed", False),
-        ("Answer: 7\n#### 6", "7", "xml", False),  # without it, the last mark of any kind
+        (r"\boxed{6} <answer>7</answer>", "7", "xml", True),  # the last mark of any kind
+        (r"\boxed{6} <answer>7</answer>", "7", "boxed", True),
+        ("Answer: 7\n#### 6", "7", "xml", False),
         ("#### 6\nNo. Answer: 7", "7", "boxed", True),
         (r"Answer: 6, so \boxed{7}", "7", "hash", True),
         (r"So \boxed{6}. No. Answer: 7", "7", "xml", True),
@@ -20,15 +20,16 @@ from exact_answers.marks import check_pattern
         (r"\boxed{7}. The final answer is simplified.", "7", "xml", True),
         (r"\boxed{6} or \boxed{7}", "7", "xml", False),  # two answers
         (r"\boxed{7} and \boxed{-9}", "7, -9", "boxed", True),
-        ("Final: 7\n8", "7", "Final: {answer}", True),
+        ("Final: 7\n8", "7", "Final: {answer}", False),  # another value
         ("Final: 7\nNo, that is wrong.", "7", "Final: {answer}", False),  # denied
         ("6 is not correct\n\\boxed{7}", "7", "boxed", True),
         ("7 passed, and 28 did not\n#### 7", "7", "hash", True),  # no word of the mark's line
         ("It is not\n\\[ \\boxed{7} \\]", "7", "boxed", False),
         ("It is 7, not <answer>6</answer>", "7", "xml", False),
-        (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", True),
+        (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", False),
+        (r"<answer>The answer is \boxed{7}</answer>", "7", "xml", True),
         (r"First $x = 3$. So the answer is $\frac{1}{2}$. I hope this helps!", r"\frac{1}{2}", "xml", True),
-        ("<answer>I cannot say</answer> but 7", "7", "xml", True),  # no number in the answer: the text's last
+        ("<answer>I cannot say</answer> but 7", "7", "xml", False),  # the mark says what it says
         ("They had 8.\nColin skips six times as fast, (2/3*6=4 miles per hour).\n", "4", "xml", True),
         ("Let $(1, 2)$ be $A$.\nHence the point is $(3, 4)$.", "(3,4)", "xml", True),
         ("Let $(3, 4)$ be $A$.\nHence the point is $(1, 2)$.", "(3,4)", "xml", False),

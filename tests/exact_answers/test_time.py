@@ -86,8 +86,28 @@ UNITS = [
         "²",
         "𝟕",
         "½",
+        "1\u0307",
+        "\u202e",
+        "0.120",
+        "0.1212...",
+        "1,20",
+        "&lt;",
+        "~~a",
+        "~~a~~ ",
+        "<del>",
+        r"\cancel{",
+        r"\textcolor{red}{",
+        r"{\large ",
+        r"\begin{align}",
+        r"\begin{array}{l} = & \\",
+        "July 4, ",
+        "5 degrees ",
+        "_a_ ",
         "1 000 ",
         "5 km/h*",
+        "<!--",
+        "|a|b|\n",
+        "\n# a",
     ),
 ]
 
@@ -113,6 +133,13 @@ def test_a_run_of_any_sign_is_read_in_linear_time(sign):
     start = time.process_time()
     tokenize(normalize(sign * 10_000 + "}"))
     assert time.process_time() - start < 1.5  # 0.05 on a quiet machine; quadratic code takes 2
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_text_has_at_most_two_tokens_for_a_character(unit):
+    """What a sign is written as is bounded, so that 8,000 characters are no 80,000."""
+    text = unit * (8_000 // len(unit))
+    assert len(tokenize(normalize(text))) < 2 * len(text)
 
 
 class Steps:

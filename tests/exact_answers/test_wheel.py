@@ -6,11 +6,12 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from email import message_from_string
 from importlib.metadata import distribution, version
 
 import pytest
 from helpers_runs import ROOT
-from helpers_wheels import install
+from helpers_wheels import install, pip
 from packaging.requirements import Requirement
 
 HERE = ROOT / "exact_answers"
@@ -19,9 +20,36 @@ PROJECT = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_its_page_and_its_cases(wheels):
-    names = {name for name in zipfile.ZipFile(wheels["exact_answers"]).namelist() if ".dist-info/" not in name}
-    modules = {f"exact_answers/{path.name}" for path in HERE.glob("*.py")}
-    assert names == modules | {f"exact_answers/{name}" for name in ("README.md", "cases.txt", "py.typed")}
+    names = [*(path.name for path in HERE.glob("*.py")), "README.md", "cases.txt", "py.typed"]
+    assert files_of(wheels["exact_answers"]) == {f"exact_answers/{name}" for name in names}
+
+
+def files_of(wheel):
+    """Files of a wheel, without those about the wheel itself."""
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+@pytest.mark.slow
+def test_both_wheels_own_no_file_together_and_the_script_asks_for_this_one(wheels):
+    assert not files_of(wheels["exact_answers"]) & files_of(wheels["lean_grpo"])
+    archive = zipfile.ZipFile(wheels["lean_grpo"])
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    asked = message_from_string(archive.read(name).decode()).get_all("Requires-Dist")
+    (needed,) = [one for one in map(Requirement, asked) if one.name == PROJECT["name"]]
+    assert needed.marker.evaluate({"extra": "script"}) and not needed.marker.evaluate({"extra": ""})
+    assert needed.specifier.contains(PROJECT["version"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", ["lean_grpo", "exact_answers"])
+def test_uninstalling_one_leaves_the_other_whole(removed, wheels, tmp_path):
+    python, site = install(tmp_path / "environment", *wheels.values())
+    (kept,) = wheels.keys() - {removed}
+    before = {name: (site / name).read_bytes() for name in files_of(wheels[kept])}
+    assert all((site / name).exists() for name in files_of(wheels[removed]))
+    pip(python, "uninstall", "--yes", removed.replace("_", "-"))
+    assert not any((site / name).exists() for name in files_of(wheels[removed]))
+    assert {name: (site / name).read_bytes() for name in files_of(wheels[kept])} == before
 
 
 def test_it_asks_for_what_it_imports_and_mpmath_is_here():
