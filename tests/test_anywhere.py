@@ -1,4 +1,4 @@
-"""The script lives anywhere: an empty directory, and an environment with libraries and the wheel, nothing else."""
+"""The script lives anywhere: an empty directory, and an environment with libraries and both wheels, nothing else."""
 
 import json
 import os
@@ -30,7 +30,7 @@ assert train_grpo.main(["--config", "examples/labels.yaml", *"{QUICK}".split(), 
 @pytest.fixture(scope="module")
 def shell(wheels, tmp_path_factory):
     """Start a line of the guide there, or run it to its end and return what it printed."""
-    python, _ = install(tmp_path_factory.mktemp("environment") / "venv", wheels["lean_grpo"], with_libraries=True)
+    python, _ = install(tmp_path_factory.mktemp("environment") / "venv", *wheels.values(), with_libraries=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"PATH": f"{python.parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
 

@@ -15,7 +15,7 @@ from helpers_runs import DEMO, ROOT
 from helpers_wheels import install
 from packaging.requirements import Requirement
 
-PACKAGES = ("lean_grpo", "exact_answers", "grpo")
+PACKAGES = ("lean_grpo", "grpo")
 SCRIPT = """
 import sys
 import lean_grpo
@@ -41,7 +41,7 @@ print("trained by", lean_grpo.__file__)
 
 @pytest.mark.slow
 def test_it_holds_the_packages_and_the_files_of_the_script(wheels):
-    kinds = ("*.py", "py.typed", "README.md", "cases.txt", "templates/*")
+    kinds = ("*.py", "py.typed", "README.md", "templates/*")
     packages = {path.relative_to(ROOT) for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind)}
     patterns = ("*.py", "recipes/*", "examples/*.*", "assets/*/*.jsonl", "assets/*/model/*", "launch/*", "docs/*")
     files = {path for pattern in (*patterns, "requirements*.txt") for path in ROOT.glob(pattern)}
@@ -75,7 +75,10 @@ def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheels):
 
 
 def test_uv_and_pip_install_the_same_for_the_script():
-    """pyproject.toml names for uv and for a wheel what requirements.txt names for pip in a clone, and later torch."""
+    """pyproject.toml names for uv and for a wheel what requirements.txt names for pip in a clone, and later torch.
+
+    A clone has exact_answers/ itself, and needs what that asks for.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     for_pip = [line.partition("#")[0].strip() for line in lines]
@@ -83,11 +86,15 @@ def test_uv_and_pip_install_the_same_for_the_script():
     extra, for_pip = (
         {one.name: one.specifier for one in map(Requirement, filter(None, those))} for those in (extra, for_pip)
     )
+    judge = tomllib.loads((ROOT / "exact_answers" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert extra.pop(judge["name"]).contains(judge["version"])
+    extra |= {one.name: one.specifier for one in map(Requirement, judge["dependencies"])}
     clones, wheels = for_pip.pop("torch"), extra.pop("torch")
     assert extra == for_pip
     versions = [f"2.{minor}.0" for minor in range(30)]
     assert set(clones.filter(versions)) < set(wheels.filter(versions))
     assert project["dependency-groups"] == {"script": ["lean-grpo[script]"]}  # uv's
+    assert (ROOT / project["tool"]["uv"]["sources"][judge["name"]]["path"]).samefile(ROOT / "exact_answers")
 
 
 @pytest.mark.slow
