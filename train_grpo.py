@@ -28,7 +28,7 @@ if __name__ == "__main__":  # --help, --version: before libraries that take seco
             reason = f"grpo is hidden by {other}: rename that file"
         elif isinstance(error, ModuleNotFoundError):
             reason = "grpo is neither installed nor beside this file; activate the virtual environment, or in the "
-            reason += 'clone: pip install ".[script]"'
+            reason += 'clone: pip install ./exact_answers ".[script]"'
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(2)
     from grpo.config.begin import begin

@@ -13,7 +13,6 @@ round fails.
 import argparse
 import collections
 import contextlib
-import json
 import os
 import random
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any
 import common
 import psutil
 
+from grpo.core import jsonfiles
 from grpo.runs.checkpoints import is_sealed, list_all, newest, step_of
 
 SETTINGS = {
@@ -62,10 +62,8 @@ def start(output: Path, seed: int, options: argparse.Namespace) -> subprocess.Po
 
 def steps_done(output: Path) -> int:
     """The step of the last whole line of the metrics, 0 before there is one."""
-    try:
-        return json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-    except (OSError, IndexError, ValueError):
-        return 0
+    lines = jsonfiles.valid_lines(output / "metrics.jsonl")
+    return lines[-1]["step"] if lines else 0
 
 
 def kill(process: subprocess.Popen) -> None:
@@ -100,7 +98,7 @@ def end_of(output: Path) -> dict[str, Any]:
     for path in (last or output).glob("*.pt"):
         with zipfile.ZipFile(path) as archive:  # whose own bytes hold its name
             found[path.name] = [archive.read(name) for name in sorted(archive.namelist())]
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    lines = jsonfiles.read_lines(output / "metrics.jsonl")
     found["metrics.jsonl"] = [
         {key: value for key, value in line.items() if not any(part in key for part in CLOCK)} for line in lines
     ]

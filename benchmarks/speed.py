@@ -27,7 +27,6 @@ run        two runs with the flags of train_grpo.py after `--`: with TRL's step 
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -63,7 +62,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo.core import versions
+from grpo.core import jsonfiles, versions
 from grpo.core.errors import UserError, one_line
 from grpo.data import sources
 from grpo.policy.answering import end_tokens
@@ -448,7 +447,7 @@ def measure_run(flags: list[str]) -> dict[str, float]:
     start, used = time.perf_counter(), processor_seconds()
     common.train([*flags, "--logging_steps", "1"], output)
     whole, used = time.perf_counter() - start, processor_seconds() - used
-    lines = map(json.loads, (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    lines = jsonfiles.read_lines(output / "metrics.jsonl")
     steps = [line for line in lines if "step_time" in line and "loss" in line]
     counts = [now["step"] - before["step"] for before, now in pairwise([{"step": 0}, *steps])]
 

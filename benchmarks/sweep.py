@@ -32,6 +32,7 @@ import common
 from rich.console import Console
 from rich.table import Table
 
+from grpo.core import jsonfiles
 from grpo.core.errors import UserError, one_line
 from grpo.report.files import RunFiles
 from grpo.results import comparison
@@ -77,7 +78,7 @@ def write_shuffled(file: Path) -> None:
     Raises:
         FileExistsError: the file is another one.
     """
-    rows = [json.loads(line) for line in SUMS.read_text(encoding="utf-8").splitlines()]
+    rows = jsonfiles.read_lines(SUMS)
     answers = [row["answer"] for row in rows]
     random.Random(0).shuffle(answers)
     changed = ({**row, "answer": answer} for row, answer in zip(rows, answers, strict=True))

@@ -1,5 +1,6 @@
 """benchmarks/: a mistake is one line and status 2, and runs of train_grpo.py are started and resumed in one way."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,13 @@ MISTAKES = {  # command: what the line names
     "sweep controls --output broken.jsonl": "--output",
     "sweep controls --arms real nope": "nope is not an arm",
 }
+
+
+def test_a_line_of_pairs_ends_where_json_has_it():
+    rows = [[f"It is{sign}7.", "7", True] for sign in "\u2028\u2029\x85\x1c\r"]
+    lines = [json.dumps(dict(zip(("text", "gold", "right"), row, strict=True)), ensure_ascii=False) for row in rows]
+    Path("pairs.jsonl").write_text("\r\n".join([*lines, ""]), encoding="utf-8", newline="")
+    assert grading.read(Path("pairs.jsonl"), "text", "gold", "right") == rows
 
 
 @pytest.mark.parametrize("command", MISTAKES)

@@ -328,7 +328,8 @@ def _conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
         if earlier is None or earlier == gold or key in conflicts:
             continue
         compared += 1
-        if not any(same_answer(value, other) for value in alternatives(gold) for other in alternatives(earlier)):
+        values, others = alternatives(gold), alternatives(earlier)
+        if not any(same_answer(value, other, computed=False) for value in values for other in others):
             conflicts[key] = question, earlier, gold
         if compared == MOST_COMPARED:
             break

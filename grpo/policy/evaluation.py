@@ -13,8 +13,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from exact_answers import is_right
-from exact_answers.prose import NOT_UNDERSTOOD, VALUE
+from exact_answers import grade, is_right
+from exact_answers.prose import DENIED, NOT_UNDERSTOOD, VALUE
+from exact_answers.verdict import NOT_COMPUTED
 from grpo.core import jsonfiles
 from grpo.core.processes import by_all_processes, by_first_process, say
 from grpo.policy.answering import Policy
@@ -160,7 +161,7 @@ def _with_labels(answers: Sequence[Sample]) -> list[Sample]:
     labels = {same_text(label) for gold in golds for label in alternatives(gold)} if repeat(golds) else set()
     return [
         replace(answer, verdict=answer.verdict._replace(judged=answer.verdict.read, why=VALUE))
-        if answer.verdict.why == NOT_UNDERSTOOD and same_text(answer.verdict.read) in labels
+        if answer.verdict.why in (NOT_UNDERSTOOD, DENIED) and same_text(answer.verdict.read) in labels
         else answer
         for answer in answers
     ]
@@ -175,9 +176,14 @@ def majority(answers: Sequence[str]) -> int | None:
     votes: dict[int, int] = {}  # index of an answer's first occurrence → count
     for index, text in enumerate(answers):
         if text:
-            first = next((seen for seen in votes if text == answers[seen] or is_right(text, answers[seen])), index)
+            first = next((seen for seen in votes if _agree(text, answers[seen])), index)
             votes[first] = votes.get(first, 0) + 1
     return max(votes, key=lambda index: votes[index], default=None)
+
+
+def _agree(one: str, other: str) -> bool:
+    """True if an answer is right by another one, and none of them leaves the other's arithmetic: 48 + 24 is not 72."""
+    return one == other or (is_right(one, other) and grade(other, one).why != NOT_COMPUTED)
 
 
 def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from exact_answers.prose import VALUE
-from exact_answers.verdict import is_ambiguous, kind_of
+from exact_answers.verdict import is_ambiguous, is_formula, kind_of
 from grpo.core.checklist import Check, warn_if
 from grpo.core.functions import innermost, mentioned, parameters, passes_on
 from grpo.core.text import counted, listed, short_name, shorten
@@ -163,6 +163,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     named = {
         "numbers": kinds["number"],
         "with a unit": units,
+        "arithmetic, for which arithmetic is right": [] if plan.task.judge else list(filter(is_formula, golds)),
         "JSON": kinds["JSON"],
         "mathematics": kinds["mathematics"],
         "text": kinds["text"],

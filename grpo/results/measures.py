@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from exact_answers.prose import NOT_UNDERSTOOD
+from exact_answers.verdict import NOT_COMPUTED
 from grpo.core.text import short_name
 from grpo.scoring.sample import Sample
 
 Summary = Mapping[str, Any]  # the content of eval_*.json
 UNREAD = 0.1  # share of answers that are not understood above which it is shown: how far to trust lenient accuracy
+UNCOMPUTED = 0.01  # share of right values that are left as formulas above which it is shown: a policy that learns to
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,13 @@ MEASURES = (
         lambda sample: None if sample.verdict.why is None else sample.verdict.why == NOT_UNDERSTOOD,
         higher_is_better=False,
         tells=lambda summary: summary["not_understood"] > UNREAD,
+    ),
+    Measure(
+        "not_computed",
+        "Right, but not computed",
+        lambda sample: None if sample.verdict.why is None else sample.verdict.why == NOT_COMPUTED,
+        higher_is_better=False,
+        tells=lambda summary: summary["not_computed"] > UNCOMPUTED,
     ),
     Measure("mean_length", "Mean length, tokens", lambda sample: sample.tokens, higher_is_better=None, is_share=False),
     REWARD,

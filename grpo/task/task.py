@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
     lenient: bool | None = None  # right, however it is written, or by the user's judge
     strict: bool | None = None  # that, and exactly the gold answer in its place; by a judge: exactly in the format
     judged: str | None = None  # by the lenient rule: what it read
-    why: str | None = None  # and why that is right or not: value, unit, two answers, denied, not understood
+    why: str | None = None  # and why that is right or not: value, unit, not computed, …: exact_answers.Verdict
 
     def __bool__(self) -> bool:
         """True if the completion is right."""

@@ -30,7 +30,7 @@ def wrong_answer(gold: Gold, others: Iterable[Gold | None] = ()) -> str:
         alternative for other in others for alternative in alternatives(other) if alternative not in right
     )
     for candidate in _candidates(right[0], list(unlike), len(right)):
-        if candidate not in right and not any(same_answer(candidate, alternative) for alternative in right):
+        if candidate not in right and not any(same_answer(candidate, one, computed=False) for one in right):
             return candidate
     return ANOTHER
 

@@ -62,7 +62,7 @@ def write(directory: Path) -> None:
 def next_steps(directory: Path) -> Iterator[str]:
     """Yield what to do next, from the working directory."""
     if not (INSTALLED or any(importlib.metadata.distributions(name="lean-grpo"))):
-        yield f"  pip install {shlex.quote(f'{ROOT}[script]')}"
+        yield f"  {shlex.join(['pip', 'install', str(ROOT / 'exact_answers'), f'{ROOT}[script]'])}"
     if directory.resolve() != Path.cwd():
         yield f"  cd {shlex.quote(str(directory))}"
     yield "  python train_grpo.py --config demo     learns small sums on a CPU, in under a minute"

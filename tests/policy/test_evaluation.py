@@ -50,6 +50,16 @@ def test_the_summary_has_the_share_that_the_rule_does_not_understand():
     assert summarize(answers)["not_understood"] == 0.25
 
 
+def test_the_summary_has_the_share_that_is_not_computed():
+    rows = [{"question": "3 + 4?", "answer": gold} for gold in ("7", "7", ["6", "7"], "2 + 5")]
+    texts = ["It is 7.", "<answer>3 + 4</answer>", r"\boxed{3 + 4}", "<answer>3 + 4</answer>"]
+    answers, error = judged([Sample(row, text) for row, text in zip(rows, texts, strict=True)], SCORER)
+    assert not error and [one.verdict.why for one in answers] == ["value", "not computed", "not computed", "value"]
+    assert [one.verdict.lenient for one in answers] == [True, False, False, True]
+    summary = summarize(answers)
+    assert (summary["not_computed"], summary["accuracy_lenient"], summary["not_understood"]) == (0.5, 0.5, 0.0)
+
+
 PAIRS = [("spam", "not spam"), ("positive", "very positive"), ("class 1", "class 2"), ("Sci/Tech", "World"),
     ("True", "Half true"), ("I", "II"), ("C++", "C#"), ("😢", "😀"), ("United States", "USA")]  # fmt: skip
 
@@ -119,6 +129,8 @@ def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
         (["5", "6", "6", "5"], 0),  # of equals the first
         (["0", "0", "1"], 0),  # zero is an answer
         (["", "", "7"], 2),  # no answer, no vote
+        (["3 + 4", "7", "7"], 1),  # one that is not computed is another answer
+        (["7", "3 + 4", "5", "5"], 2),
         (["yes", "no", "no"], 1),  # words vote as they are
         (["", ""], None),
     ],

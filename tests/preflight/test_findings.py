@@ -8,6 +8,7 @@ import pytest
 from grpo.core.errors import UserError
 from grpo.data import findings
 from grpo.data.findings import canonical
+from grpo.preflight import preflight
 
 
 def sums(count=40, **columns):
@@ -59,7 +60,7 @@ def test_several_solutions_of_a_problem_are_one_answer(table):
 def test_conflicts_are_compared_up_to_a_limit(table, monkeypatch):
     monkeypatch.setattr(findings, "MOST_COMPARED", 10)
     compared = []
-    monkeypatch.setattr(findings, "same_answer", lambda one, other: compared.append(one))
+    monkeypatch.setattr(findings, "same_answer", lambda one, other, **_: compared.append(one))
     found = table(rows=sums(40) + [row | {"answer": "x"} for row in sums(40)])["conflicts"].finding
     assert len(compared) == 10 and found.startswith("at least 10 training questions with different gold answers")
 
@@ -281,11 +282,54 @@ def test_decimals_that_people_round_are_said_to_be_exact(table):
     assert "decimals" not in table(rows=[row | {"answer": 1.609344 * n} for n, row in enumerate(sums())], **given)
 
 
+ARITHMETIC = {  # gold answers, what answers each, and what does not
+    "sums": (lambda n: f"{n}+4", (lambda n: f"{n} + 4", lambda n: f"{n + 2} + 2", lambda n: f"{n + 4}")),
+    "products": (lambda n: f"{n} \\cdot 2^3", (lambda n: f"4*{2 * n}", lambda n: f"{8 * n}")),
+    "numbers": (lambda n: f"{n + 4}", (lambda n: f"{n + 4}", lambda n: f"{n} + 4 = {n + 4}")),
+    "fractions": (lambda n: f"{n}/97", (lambda n: f"{2 * n}/194",)),
+}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_a_task_whose_gold_answers_are_arithmetic_accepts_arithmetic(name, plan):
+    """Preflight says so; elsewhere arithmetic that is left to the judge earns nothing."""
+    gold, rights = ARITHMETIC[name]
+    rows = [row | {"answer": gold(n)} for n, row in enumerate(sums(), start=2)]
+    planned = plan(rows=rows, rewards=["judge_reward_func"])
+    checks = {check.name: check for check in preflight.outcomes(planned)}
+    arithmetic = name in ("sums", "products")
+    assert ("100 % arithmetic, for which arithmetic is right" in checks["gold answers"].finding) == arithmetic
+    assert not {"given back", "reward judge"} & {name for name, check in checks.items() if check.status != "ok"}
+    for n, row in enumerate(rows, start=2):
+        for right in rights:
+            verdict = planned.task.verdict(f"<answer>{right(n)}</answer>", row)
+            assert verdict.lenient and verdict.why == "value"
+        for left in (f"{gold(n)} + 0", f"{gold(n)} - 5 + 5"):
+            verdict = planned.task.verdict(f"<answer>{left}</answer>", row)
+            assert (verdict.lenient, verdict.why) == ((True, "value") if arithmetic else (False, "not computed"))
+        assert planned.task.verdict(f"<answer>{gold(n)} + 1</answer>", row).why == "value"
+
+
+@pytest.mark.parametrize("others", [0, 10])
+def test_arithmetic_that_the_users_judge_refuses_is_warned_of(others, table):
+    code = "from exact_answers import is_right\ndef judge(text, row): return is_right(text, str(row['value']))\n"
+    Path("mine.py").write_text(code)
+    rows = [row | {"answer": f"{n}+4" if n >= others else str(n + 4), "value": n + 4} for n, row in enumerate(sums())]
+    checks = table(rows=rows, rewards=["judge_reward_func"], judge="mine.judge", allow_custom_rewards="true")
+    name = "given back" if others else "judge"
+    assert checks[name].status == "warning" and "accept" in checks[name].finding + checks[name].remedy
+
+
+def test_a_sum_and_its_value_are_no_conflict(table):
+    rows = [*sums(), *(row | {"answer": f"{row['answer']} + 0"} for row in sums())]
+    assert "conflicts" not in table(rows=rows)
+
+
 GIVEN_BACK = {  # gold answers, and code of a `prepare` that the remedy asks for
     "list": (lambda n: f"['{2 * n}', '{2 * n} pens']", "{**row, 'answer': parsed(row['answer'])}"),
     "tuple": (lambda n: f"('{2 * n}', '{2 * n} pens')", "{**row, 'answer': parsed(row['answer'])}"),
     "bars": (lambda n: f"{2 * n}|{2 * n} pens", "{**row, 'answer': row['answer'].split('|')}"),
-    "letter": (lambda n: f"{'ABC'[n % 3]}. {n}", "{**row, 'answer': row['answer'][0]}"),
+    "letter": (lambda n: f"{'ABC'[n % 3]} - {n}", "{**row, 'answer': row['answer'][0]}"),
     "sentence": (
         lambda n: f"We add. Therefore the final result is {n}.",
         "{**row, 'answer': 'Answer: ' + row['answer'].split()[-1]}",

@@ -31,6 +31,7 @@ VALUES = {  # a sample, and its value
     "format_soft": (Sample(format=Format(False, True)), True),
     "truncated": (Sample(truncated=True), True),
     "not_understood": (Sample(verdict=Verdict("x", False, False, why="not understood")), True),
+    "not_computed": (Sample(verdict=Verdict("3 + 4", False, False, why="not computed")), True),
     "mean_length": (Sample(tokens=12), 12),
     "reward": (Sample(rewards={"own": 1.0}, reward=2.0), 2.0),
 }
@@ -44,7 +45,7 @@ def test_each_measure_has_its_value_and_a_line_in_the_docs():
 
 
 @pytest.mark.parametrize(
-    "key", ["accuracy_lenient", "maj_k", "format_soft", "not_understood", "mean_length", "reward"]
+    "key", ["accuracy_lenient", "maj_k", "format_soft", "not_understood", "not_computed", "mean_length", "reward"]
 )
 def test_a_sample_without_a_value_does_not_count(key):
     (measure,) = [one for one in measures.MEASURES if one.key == key]

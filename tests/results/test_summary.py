@@ -60,6 +60,14 @@ def test_answers_that_are_not_understood_have_a_row_above_a_tenth():
     assert name == "Not understood by the judge" and [value for value, _ in cells] == ["25.0", "10.0", "−15.0"]
 
 
+def test_answers_that_are_not_computed_have_a_row_above_a_hundredth():
+    """A policy that learns to leave its arithmetic to the judge is seen early."""
+    few, many = ({**ACCURACIES, "not_computed": share} for share in (0.01, 0.02))
+    assert "not_computed" not in table_rows({"before": few, "after": few}, {})
+    name, cells = table_rows({"before": few, "after": many}, {})["not_computed"]
+    assert name == "Right, but not computed" and [value for value, _ in cells] == ["1.0", "2.0", "+1.0"]
+
+
 def test_zero_has_no_sign_and_others_have_a_minus():
     one, two = ({"reward_cost": value, "reward": value} for value in (-4.0, -0.001))
     cells = [[value for value, _ in cells] for _, cells in table_rows({"before": one, "after": two}, {}).values()]

@@ -38,7 +38,7 @@ UNSOUND = {  # gold answers, and what is wrong when a completion gives it
     "('6', '6 pens')": "6",
     "6|6 pens": "6",
     "{'value': 6}": given_back.WORD_FOR_WORD,
-    "#### Step 1\nWe add.\n#### Step 2\nSo it is 6.": given_back.WORD_FOR_WORD,
+    "#### Step 1\nWe add.\n#### Step 2\nSo it is 6.": "#### Step 1\nWe add.\n#### Step 2\nSo it is 6.",
     "['Ann' 'Ben']": "Ann",  # as NumPy writes them
     "There are 2 boxes. Therefore, she has 6 pens.": "6 pens",
     "The answer is 42": "42",
@@ -75,13 +75,13 @@ def test_a_gold_answer_that_completions_cannot_meet_is_named(gold):
 
 
 CHOICES = {  # gold answers, and what completions say for them; none if they are none
-    "points": ({"A. 1": "A", "B. 2": "B", "C) x": "C", "7": None}, ""),
+    "points": ({"A. 1": None, "B. 2": None, "C) x": None, "7": None}, ""),  # the letter is right, too
     "dashes": ({"A - iron": "A", "B - wood": "B"}, ""),
     "brackets": ({"[A] 3": "A", "[B] 4": "B"}, ""),
     "small letters": ({"a) iron": "a", "b) wood": "b"}, ""),
     "numbers": ({"1. iron": "1", "2. wood": "2", "3. wool": "3"}, ""),
     "words": ({"option A": "A", "option B": "B"}, ""),
-    "offered": ({"A. iron": "A", "B. wood": "B"}, "Which is it?\nA. iron\nB. wood"),
+    "offered": ({"A. iron": None, "B. wood": None}, "Which is it?\nA. iron\nB. wood"),
     "names": ({"A. Lincoln": None, "Paris": None, "J. Smith": None, "Rome": None}, ""),
     "bacteria": ({"A. baumannii": None, "B. subtilis": None, "C. elegans": None}, "Which is it?"),
     "dates": ({"1. Mai": None, "3. Oktober": None, "24. Dezember": None}, ""),

@@ -13,6 +13,7 @@ CASES = [  # gold answer, other rows', a wrong one
     ("billing", ["billing", "Billing.", "account", "delivery", "a longer label"], "account"),
     ("Paris", ["12", "London"], "London"),  # of the same kind
     ("72", ["72", "7200", "48", None], "48"),
+    ("72", ["48 + 24", "60 + 11"], "60 + 11"),  # the same value is never a wrong answer
     ("99.59", [], "98.59"),
     ("99.59", ["100.00"], "100.00"),
     ("1/2", [], "1/3"),
