@@ -17,6 +17,7 @@ from exact_answers.spans import Span
 ADJUNCT = "adjunct"  # how a value stands that is beside the point
 
 
+_WANTED = {"need", "want", "asked", "must", "find"}
 _SIGNED = {"base", "negative", "minus", "sign", "signs", "binary", "octal", "hexadecimal"}
 
 
@@ -332,8 +333,9 @@ class Beside(Clauses):
         ):
             return False
         pointing = words.any_of(lows, words.POINTING - {"which"})
-        if self.is_left_over(lows) and not pointing:
-            return False
+        unfinished = words.any_of(lows, _WANTED) and not words.any_of(lows, words.DENYING)
+        if not pointing and (unfinished or self.is_left_over(lows)):
+            return False  # we need the average
         if not pointing and words.any_of(lows, words.ASSERTED) and words.any_of(lows, words.COPULAS):
             return False  # Rome is right
         if not self.understood and not pointing:

@@ -48,11 +48,6 @@ def _symbols(text: str) -> str:
     return text.strip("\"'*`$.“”") or text
 
 
-def is_option(gold: str) -> bool:
-    r"""True for a letter, yes or no, whose mark no word denies: \boxed{B} is incorrect."""
-    return _OPTION.fullmatch(plain(gold)) is not None or plain(gold) in _POLAR_WORDS
-
-
 def is_word(gold: str) -> bool:
     """True for a gold answer that is a letter in capitals, such letters, yes or no: no formula."""
     said, text = plain(gold), normalize(gold).replace(" and ", " AND ")

@@ -381,6 +381,8 @@ class _Reader(Beside):
             return MENTION, boundary  # see 72
         if self.options and low in words.VERBS | words.OPTION_NOUNS:
             return (VERB if self.chooses(boundary, place - 1) else MENTION), self.subject(boundary)
+        if low == "choose" and place > 1 and tokens[place - 2].kind == "number":
+            return MENTION, boundary  # 9 choose 2
         if low in words.VERBS:
             return self.governed(boundary, place - 1, last), self.subject(boundary)
         if self.options and low not in words.LABELS:

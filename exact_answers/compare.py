@@ -745,12 +745,6 @@ def same_but_for_unit(answer: Meaning | None, gold: Meaning | None) -> bool:
     return answer.unit != gold.unit and same(answer._replace(unit=()), gold._replace(unit=()))
 
 
-def is_converted(one: Meaning | None, other: Meaning | None) -> bool:
-    """True if only one of two amounts has a known unit: 2 hours are 120."""
-    sizes = [isinstance(each, Number) and units.size_of(each.unit) is not None for each in map(_value, (one, other))]
-    return sizes[0] != sizes[1]
-
-
 def _agree(answer: Number | Expression, gold: Number | Expression) -> bool:
     """True unless both have a unit, and units differ; radians need none."""
     for one, other in ((answer, gold), (gold, answer)):

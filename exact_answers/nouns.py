@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from exact_answers import units, words
+from exact_answers.lexicon import vocabulary
 from exact_answers.writing import Token, get
 
 _MAX_COUNTED = 12  # tokens after a number that name what it counts
@@ -10,16 +11,7 @@ _CLOSED = words.LINKS - {"of", "per", "each", "every", "de", "des", "d'"}  # the
 _NOT_COUNTED = words.REFUTING | words.DENYING | words.HEDGES | words.COMPARING | words.PREPOSITIONS
 _NOT_COUNTED |= words.CONJUNCTIONS | words.AUXILIARIES | words.BREAKING | words.COPULAS | words.ARTICLES
 _NOT_COUNTED -= {"each", "per", "every", "of", "mistake", "error"}
-_NOT_COUNTED |= words.STAYING | {
-    "goes",
-    "gets",
-    "comes",
-    "gives",
-    "makes",
-    "becomes",
-    "takes",
-    "seems",
-}  # verbs that are no nouns
+_NOT_COUNTED |= words.STAYING | vocabulary("goes gets comes gives makes becomes takes seems")  # verbs, no nouns
 
 
 def is_kana_or_hangul(low: str) -> bool:

@@ -127,7 +127,7 @@ def _grade(text: str, gold: str, pattern: str) -> Verdict:
         mark = marks.last(text[: mark.start], pattern, objects)  # \boxed{72}, and not \boxed{71}
     else:
         return Verdict(False, "", DENIED)
-    return _compare(text.strip(), gold, "") if why != DENIED else Verdict(False, "", DENIED)
+    return _compare(text.strip(), gold) if why != DENIED else Verdict(False, "", DENIED)
 
 
 def _grade_option(text: str, option: tuple[str, str], pattern: str) -> Verdict:
@@ -137,7 +137,7 @@ def _grade_option(text: str, option: tuple[str, str], pattern: str) -> Verdict:
     answer = mark.text if mark else text.strip()
     both = choices.labelled(answer) or choices.labelled(unwrapped(answer).replace("\\", ""))
     if both is not None:
-        right = both[0] == option[0] and _compare(both[1], option[1], "").right
+        right = both[0] == option[0] and _compare(both[1], option[1]).right
         return (letter if letter.right else said)._replace(right=right)
     other = re.search(r"(?<![\w\\])[A-J](?![\w'])", answer if said.right else "")
     if said.right and not (other and other[0] != option[0]):
@@ -165,6 +165,7 @@ _WRITTEN = (  # other ways to write a mark, and what markdown adds
         r"<\1answer>",
     ),
     (re.compile(r"</a?n?s?w?e?r?\Z"), "</answer>"),
+    (re.compile(r"\$?\\(?:black)?square\$?\s*\Z"), ""),  # the end of a proof
     (re.compile(r"(?i)\bfinal_(?=answer\b)"), "final "),
     (re.compile(r"\\(?:begin|end)\{(?:center|displaymath|flushleft)\}"), " "),
     (re.compile(r"(?<!\\)\\{2,}(?=(?:boxed|fbox)(?![A-Za-z]))"), r"\\"),
@@ -238,15 +239,11 @@ def _in_mark(text: str, mark: Mark, gold: str) -> Verdict:
         if beside is not None and not same(beside, read(inner.text)):
             return Verdict(False, answer, TWO)
         return _grade(answer, gold, "text")
-    return _compare(answer, gold, text)
+    return _compare(answer, gold)
 
 
-def _compare(answer: str, gold: str, text: str) -> Verdict:
-    """Compare an answer, or a text that ends with one, with the gold answer.
-
-    Args:
-        text: the whole text around a mark; its claims count if the mark has no number.
-    """
+def _compare(answer: str, gold: str) -> Verdict:
+    """Compare an answer, or a text that ends with one, with the gold answer."""
     answer = answer[-MAX_TEXT:]
     kind, wanted = kind_of(gold), read(gold)
     if kind != "text" and (option := choices.labelled(answer)):

@@ -115,10 +115,7 @@ UNITS = [
 GOLD_KINDS = ["72", "B", r"3\sqrt{2}", "Yes", "72", "Paris", "12:30"]
 
 
-@pytest.mark.parametrize(
-    ("unit", "gold"),
-    list(zip(UNITS, itertools.cycle(GOLD_KINDS), strict=False)),
-)
+@pytest.mark.parametrize(("unit", "gold"), list(zip(UNITS, itertools.cycle(GOLD_KINDS), strict=False)))
 def test_a_repeated_piece_takes_a_tenth_of_a_second(unit, gold):
     text = unit * (100_000 // len(unit))
     grade("1", "2")
