@@ -181,6 +181,14 @@ def test_the_steps_for_a_text_are_linear_in_it(piece):
     assert once < 150 * len(text) + 20_000
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
+def test_8000_characters_take_at_most_200_lines_of_code_each(unit):
+    """Less than a tenth of a second, whatever machine."""
+    text = unit * (8_000 // len(unit))
+    assert max(steps(text), steps(f"<answer>{text}</answer>")) < 200 * len(text) + 20_000
+
+
 def test_the_steps_for_an_endless_text_are_those_of_its_end():
     text = "She has 5 apples and 3 pears. "
     assert steps(text * 5000) < 1.5 * steps(text * (MAX_TEXT // len(text))) + 5000
