@@ -155,11 +155,21 @@ def _is_doubted(before: Sequence[Token]) -> bool:
 def _without_left_side(sentence: list[Token]) -> list[Token]:
     """Drop the formula before a last equals sign: So 48 + 24 = is so."""
     end = len(sentence)
-    if not sentence or sentence[-1].kind != "equals":
+    if not sentence or not (sentence[-1].kind == "equals" or sentence[-1].text == "\\in"):
         return sentence
-    while end and (sentence[end - 1].kind in _VALUED | _FORMULA or len(sentence[end - 1].text) < 3):
+    depth = 0
+    while end and (sentence[end - 1].kind in _VALUED | _FORMULA or _is_name(sentence[end - 1])):
+        depth += (sentence[end - 1].kind == "close") - (sentence[end - 1].kind == "open")
+        if depth == 0 and sentence[end - 1].kind == "comma":
+            break
         end -= 1
     return sentence[:end]
+
+
+def _is_name(token: Token) -> bool:
+    """True for what may be a name in a formula: x, AB, ABC; not is, of."""
+    short = len(token.text) == 1 or (len(token.text) == 2 and not words.is_harmless(token.low))
+    return short or (token.text.isupper() and len(token.text) < 5) or token.kind not in ("word", "abbreviation", "han")
 
 
 def _touches_before(sentence: Sequence[Token], spaced: bool, block: bool) -> bool:

@@ -239,6 +239,8 @@ class _Reader(Beside):
         joined = _joins(between) if last else self.lows[0] in words.ALTERNATIVES
         joined = joined and not (kind == last_kind == EQUALS and self.uses(span, last))
         joined = joined or (kind == last_kind == START and set(between) <= words.BARE_JOINTS)
+        own = marked and words.any_of(clause[:2], words.ARTICLES) and words.any_of(clause, words.COPULAS)
+        joined = joined and not (own and not words.any_of(between, words.OR))  # x is 2 or 3, and the larger is
         strong, doubted = marked or words.any_of(clause, words.ANSWERS), words.any_of(clause, words.HEDGES)
         pointing = words.any_of(clause, words.IT) and set(clause) <= words.IT | words.IS | words.HEDGES
         corrects = (strong and not words.any_of(clause, words.WOULD)) or words.any_of(self.lows, words.CORRECTING)
@@ -648,7 +650,8 @@ class _Reader(Beside):
             text = text.replace(phrase, " ")  # none other than
         clause = text.split()
         if any(boundary <= each.start < place for each in self.roles) and not words.any_of(clause, words.LABELS):
-            return not words.any_of(clause[-2:], words.COPULAS | words.CONNECTING) and ":" not in clause
+            led = words.any_of(clause[-2:], words.COPULAS | words.CONNECTING)
+            return not (led or words.any_of(clause[-1:], words.STATING) or ":" in clause)
         if words.any_of(clause, {"than", "between", "versus", "instead", "rather", "opposed"}) or self.is_order(
             clause
         ):
@@ -690,7 +693,7 @@ class _Reader(Beside):
         """True for words before a colon that may lead to an answer: the total is, so we get; 71 is wrong."""
         if any(each.start < place - 1 for each in self.roles):
             return True
-        if words.any_of(label[:1], words.PREMISES | words.TRIALS | {"to"} - {"let"}) and not words.any_of(
+        if words.any_of(label[:1], (words.PREMISES | words.TRIALS | {"to"}) - {"let", "after"}) and not words.any_of(
             label[1:2], words.STATING
         ):
             return False

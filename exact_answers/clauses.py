@@ -150,9 +150,19 @@ class Clauses:
             low = self.lows[at]
             if self.tokens[at].kind in CUTS or low in words.RESULTS:
                 return False
+            if low == "when" and self.is_subject(at, place):
+                return False
             if low in words.PREMISES:
                 return low not in words.ALSO_PREPOSITIONS or not words.any_of(self.lows[at:place], words.COPULAS)
         return False
+
+    def is_subject(self, when: int, place: int) -> bool:
+        """True if "when" stands within the subject of a value: the remainder when 10 is divided by 7 is 3."""
+        subject, said = self.lows[:when], self.lows[when + 1 : place]
+        verbs = words.VERBS | words.COPULAS | words.AUXILIARIES
+        copulas = [low for low in said if low in words.COPULAS]
+        ends = [low for low in said if low != "$"][-1:]
+        return bool(subject) and not words.any_of(subject, verbs) and len(copulas) > 1 and ends == copulas[-1:]
 
     def in_remark(self, place: int) -> bool:
         """True if a place is in a remark that corrects nothing: 3 bolts (2 blue and 1 white)."""

@@ -125,7 +125,7 @@ copula auxiliary asking pointing-back is with-at with-as: is
 copula auxiliary asking with-at: are
 copula auxiliary unreal undoing with-at: were
 copula auxiliary pointing-back is: be
-copula verb linking: gives
+copula verb linking: gives yields
 copula stating linking result: means
 copula linking staying: equals
 copula staying approving with-to: equal
@@ -175,8 +175,7 @@ verb: accommodate accommodates afford affords answered ate attend attended atten
     swam swim swims takes taught teach teaches tem threw throw throws tiene tienen took trade
     traded trades travel turn turned type typed types uses vend vende vendu verdient verkauft
     visit visited visits wash washed washes watch watched watches weigh weighed weighs win wins
-    won writes yield yielded yields coûte coûtent têm vendió 买 付 到 剩 剩下 卖 吃 用 看 花 要 读 赚 走 还剩 还剩下
-    需要
+    won writes yield yielded coûte coûtent têm vendió 买 付 到 剩 剩下 卖 吃 用 看 花 要 读 赚 走 还剩 还剩下 需要
 verb having: contains
 verb stating getting asserting beginning-of-work neutral: see
 verb stating getting asserting with-as: find
@@ -505,15 +504,16 @@ breaking neutral: below short
 code: def elif else lambda
 link: d' des
 link neutral: de
-neutral: adding alright applying au aux big bonne box brackets calculating canceling cancelling
-    collecting combining comparing completing computing consensus converting correcta correcte
-    corretta counting den der det die differentiating distributing dividing doubling du dunque
-    een el en evaluating exercise expanding expression factoring finale format full gesamt
-    giusta grouping halving here het high how im integrating isolating jadi knowing korrekte la
-    large las letting line little lo long los low majority maka multiplying new noting number
-    observing para pertanto por problem quantity question quindi rearranging recalling revised
-    richtige rounding simplifying small solving squaring substitution subtracting summing tags
-    taking tanto task un una unit units using well what zu zum zusammen så
+neutral: achieved adding alright applying attained au aux big bonne box brackets calculating
+    canceling cancelling collecting combining comparing completing computing consensus
+    converting correcta correcte corretta counting den der det die differentiating distributing
+    dividing doubling du dunque een el en evaluating exercise expanding expression factoring
+    finale format full gesamt giusta grouping halving here het high how im integrating isolating
+    jadi knowing korrekte la large las letting line little lo long los low majority maka
+    multiplying new noting number observing para pertanto por problem quantity question quindi
+    rearrangement rearranging recalling revised richtige rounding simplification simplifying
+    small solving squaring substitution subtracting summing tags taking tanto task un una unit
+    units using well what zu zum zusammen så
 neutral with-to: amount
 with-to: amounts boils converts equates equivalent evaluates simplifies sums
 with-to with-by: reduces
