@@ -151,7 +151,7 @@ class Beside(Clauses):
             before = lows[0]
         if not before and lows and lows[0] in words.ALTERNATIVES:
             before = lows.pop(0)
-        if words.any_of(lows[:2], {"attained", "achieved", "occurs"}):
+        if words.any_of(lows[:2], {"attained", "achieved", "occurs"}) and not words.any_of(lows, words.FALSE):
             return REASON  # -3, attained when x = 1
         if lows[:1] == ["among"] and words.any_of(lows, words.OTHERS):
             return BROKEN
