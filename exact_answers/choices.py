@@ -144,7 +144,9 @@ def _with_letters(sentence: Sequence[Token]) -> list[Token]:
             or (token.text in (")", "]", ".") and token.glued)
             or (place == 1 and token.text in ("-", "–", "—"))
         )
-        if closed and len(named) == 1 and not _is_judged(found[place + 1 :]):
+        rest = found[place + 1 :]
+        letter = len(rest) == 1 and len(rest[0].text) == 1 and rest[0].text.isalpha()  # a:b
+        if closed and len(named) == 1 and not letter and not _is_judged(rest):
             kept += [last for last in found[-1:] if last.text[:1] == "?"]
             break
         if not closed:
