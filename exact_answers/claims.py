@@ -581,6 +581,8 @@ class _Reader(Beside):
             return BROKEN
         if token.text == "(":
             return self.remark(span)
+        if rest[0] in words.REASONS - {"as", "for"}:
+            return ""  # 48 sides because 8 times six equals 48
         if rest[0] in words.COMPARING:  # 4 more scoops than Oli, 12 pins more than Ann, but not 72 more than 5
             than = rest.index("than") if "than" in rest else len(rest)
             number = any(span.after + than < each.start <= span.after + than + 2 for each in later)
