@@ -17,7 +17,6 @@ from exact_answers.spans import Span
 ADJUNCT = "adjunct"  # how a value stands that is beside the point
 
 
-_WANTED = {"need", "want", "asked", "must", "find"}
 _SIGNED = {"base", "negative", "minus", "sign", "signs", "binary", "octal", "hexadecimal"}
 
 
@@ -151,7 +150,7 @@ class Beside(Clauses):
             before = lows[0]
         if not before and lows and lows[0] in words.ALTERNATIVES:
             before = lows.pop(0)
-        if words.any_of(lows[:2], {"attained", "achieved", "occurs"}) and not words.any_of(lows, words.FALSE):
+        if words.any_of(lows[:2], words.OCCURRING) and not words.any_of(lows, words.FALSE):
             return REASON  # -3, attained when x = 1
         if lows[:1] == ["among"] and words.any_of(lows, words.OTHERS):
             return BROKEN
@@ -335,7 +334,7 @@ class Beside(Clauses):
         ):
             return False
         pointing = words.any_of(lows, words.POINTING - {"which"})
-        unfinished = words.any_of(lows, _WANTED) and not words.any_of(lows, words.DENYING)
+        unfinished = words.any_of(lows, words.WANTED) and not words.any_of(lows, words.DENYING)
         if not pointing and (unfinished or self.is_left_over(lows)):
             return False  # we need the average
         if not pointing and words.any_of(lows, words.ASSERTED) and words.any_of(lows, words.COPULAS):

@@ -76,7 +76,6 @@ _OTHERS = {
     "first",
 }
 _TOLD = words.VERBS - words.ASSERTING - words.ANSWERS
-_ANSWERED = {"answered", "wrote"}
 _CORRECTIONS = {"correction", "wait", "edit", "update"}
 _REPLACING = words.REPLACING - {"so", "also"}
 _UNREAD = {"close", "number", "power", "quote", "operator"}  # before a value whose left side was not read
@@ -185,7 +184,7 @@ class _Reader(Beside):
             clause = after if marked or words.any_of(after, words.COPULAS | words.ANSWERS) else clause
         if self.named and words.any_of(self.lows, words.SAYING):
             return ""
-        answered = words.any_of(clause[-1:], _ANSWERED) and span.after == span.end
+        answered = words.any_of(clause[-1:], words.ANSWERING) and span.after == span.end
         if answered and not words.any_of(clause, words.OWN):
             self.understood = False  # the student answered 96
             return ""

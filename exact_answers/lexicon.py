@@ -13,6 +13,9 @@ KINDS = {
     "copula": "is, equals: what follows it is said of its subject",
     "auxiliary": "does, can, will, has",
     "verb": "what people, things and calculations do in a word problem: its object may be the answer",
+    "wanted": "need, find: what is still to be done",
+    "answering": "answered, wrote: of others it is their word",
+    "occurring": "attained, occurs: it says where an answer stands",
     "having": "has, contains: of the answer it tells a property, such as 58 digits",
     "stating": 'shows, means: before a value or "that"',
     "saying": "says, thinks: of others it is their word, not the text's",
@@ -139,23 +142,23 @@ auxiliary verb having getting asserting needing with-as: have
 auxiliary verb having asserting needing unreal undoing: had
 auxiliary verb having needing: has
 auxiliary verb asking: does
+auxiliary wanted needing is after-one: must
 auxiliary needing: will
-auxiliary needing is after-one: must
 auxiliary asking unreal hedge: could
 auxiliary asking after-one: can
 auxiliary would: would
 auxiliary unsure after-one: might
 auxiliary hedge after-one: may
 auxiliary is: should
-verb: accommodate accommodates afford affords answered ate attend attended attends averaged
-    averages bake baked bakes become becomes begin bezahlen bezahlt bike biked bikes bleiben
-    bleibt borrow borrowed borrows bring brought build builds built burn burned burns call calls
-    carried carries carry catch catches caught charged chooses chop chopped chops clean cleaned
-    cleans climb climbed climbs collect collected collects consume consumed consumes contain
-    contained contribute contributed contributes cook cooked cooks count counted counts cover
-    covered covers create created creates cuesta cuestan cut cuts cycle cycled cycles deliver
-    delivers deposit deposited deposits doing donate donated donates drain drained drains drank
-    draw draws drew drink drinks drive earn earned earns eat eats employ employed employs enter
+verb: accommodate accommodates afford affords ate attend attended attends averaged averages bake
+    baked bakes become becomes begin bezahlen bezahlt bike biked bikes bleiben bleibt borrow
+    borrowed borrows bring brought build builds built burn burned burns call calls carried
+    carries carry catch catches caught charged chooses chop chopped chops clean cleaned cleans
+    climb climbed climbs collect collected collects consume consumed consumes contain contained
+    contribute contributed contributes cook cooked cooks count counted counts cover covered
+    covers create created creates cuesta cuestan cut cuts cycle cycled cycles deliver delivers
+    deposit deposited deposits doing donate donated donates drain drained drains drank draw
+    draws drew drink drinks drive earn earned earns eat eats employ employed employs enter
     enters expect expects fed feed feeds fill filled fills finds finish fitted fly fold folded
     folds gagne gain gained gains gana gather gathered gathers generate generated generates
     getting gotten ha haben hanno happened happens harvest harvested harvests hat held hike
@@ -163,31 +166,34 @@ verb: accommodate accommodates afford affords answered ate attend attended atten
     invite invited invites jump jumped jumps kauft keep keeps kept knit knits knitted knock
     knocked knocks kosten kostet laid lay lays lend lends lent lift lifted lifts lose loses lost
     made measure measured measures miss missed misses move mow mowed mows necesita obtains
-    occurred occurs ont open opened ordered orders owe owed owes own owned owns pack packed
-    packs paint painted paints pass passed passes perform performed performs picks place placed
-    places plan planned plant planted plants print printed prints produce produced produces
-    provide provided provides pull pulled pulls purchase purchased purchases puts queda quedan
-    raise raises reached reaches read reads receive received receives record recorded records
-    remained remove removed removes represent represents require requires reste restent return
-    returned returns ride rides rode save saved saves saw scored scores sees send sends sent
-    serve served serves sew sewed sews shares show sign signed signs slice sliced slices solves
-    spart spend spends spent stand store stored stores studies study supplied supplies supply
-    swam swim swims takes taught teach teaches tem threw throw throws tiene tienen took trade
-    traded trades travel turn turned type typed types uses vend vende vendu verdient verkauft
-    visit visited visits wash washed washes watch watched watches weigh weighed weighs win wins
-    won writes yield yielded coûte coûtent têm vendió 买 付 到 剩 剩下 卖 吃 用 看 花 要 读 赚 走 还剩 还剩下 需要
+    occurred ont open opened ordered orders owe owed owes own owned owns pack packed packs paint
+    painted paints pass passed passes perform performed performs picks place placed places plan
+    planned plant planted plants print printed prints produce produced produces provide provided
+    provides pull pulled pulls purchase purchased purchases puts queda quedan raise raises
+    reached reaches read reads receive received receives record recorded records remained remove
+    removed removes represent represents require requires reste restent return returned returns
+    ride rides rode save saved saves saw scored scores sees send sends sent serve served serves
+    sew sewed sews shares show sign signed signs slice sliced slices solves spart spend spends
+    spent stand store stored stores studies study supplied supplies supply swam swim swims takes
+    taught teach teaches tem threw throw throws tiene tienen took trade traded trades travel
+    turn turned type typed types uses vend vende vendu verdient verkauft visit visited visits
+    wash washed washes watch watched watches weigh weighed weighs win wins won writes yield
+    yielded coûte coûtent têm vendió 买 付 到 剩 剩下 卖 吃 用 看 花 要 读 赚 走 还剩 还剩下 需要
+verb wanted stating getting asserting with-as: find
+verb wanted asserting needing: want
+verb wanted asserting needing beginning-of-work property: need
+verb answering: answered
+verb answering asserting: wrote
+verb occurring: occurs
 verb having: contains
 verb stating getting asserting beginning-of-work neutral: see
-verb stating getting asserting with-as: find
 verb stating asserting: conclude
 verb stating linking: shows
 verb getting asserting: obtain
 verb getting asserting with-for with-as: get
 verb asserting: calculate calculated compute computed found gave give got obtained put reach solve solved use
-    used write wrote
+    used write
 verb asserting staying asserted pointing beginning answer: answer
-verb asserting needing: want
-verb asserting needing beginning-of-work property: need
 verb asserting approving: wanted
 verb asserting option: pick picked
 verb asserting option breaking: choose
@@ -237,6 +243,8 @@ verb with-with: started
 verb with-with with-in: finished
 verb with-in: completed meet
 verb with-out: turns
+wanted approving: asked
+occurring neutral: achieved attained
 stating asserting: know
 stating linking: follows implies
 saying: argue argues believes claims insists said says suggest suggests thinks
@@ -339,12 +347,12 @@ about preposition filler: about around
 about filler: approx approximately ca circa environ etwa roughly ungefähr
 undoing pointing-back conjunction phrasing splitting beginning: but
 undoing pointing-back beginning: however
-approving: absolutely accurate asked best boxed certain classic clear completely confident
-    confirmed consistent correctly decimal described desired exact expected fraction fully fun
-    good great highest integers interesting largest length lowest maximal minimal nearest nice
-    numeric numerical obvious ok okay percentage perfect perfect-square plausible proven qed
-    really reasonable requested respectively same sense sensible shown simple simplest smallest
-    sought stated straightforward totally tricky unique very yes voilà
+approving: absolutely accurate best boxed certain classic clear completely confident confirmed
+    consistent correctly decimal described desired exact expected fraction fully fun good great
+    highest integers interesting largest length lowest maximal minimal nearest nice numeric
+    numerical obvious ok okay percentage perfect perfect-square plausible proven qed really
+    reasonable requested respectively same sense sensible shown simple simplest smallest sought
+    stated straightforward totally tricky unique very yes voilà
 approving asserted: valid
 approving asserted doubtful: possible
 approving property: integer positive prime simplified
@@ -504,16 +512,16 @@ breaking neutral: below short
 code: def elif else lambda
 link: d' des
 link neutral: de
-neutral: achieved adding alright applying attained au aux big bonne box brackets calculating
-    canceling cancelling collecting combining comparing completing computing consensus
-    converting correcta correcte corretta counting den der det die differentiating distributing
-    dividing doubling du dunque een el en evaluating exercise expanding expression factoring
-    finale format full gesamt giusta grouping halving here het high how im integrating isolating
-    jadi knowing korrekte la large las letting line little lo long los low majority maka
-    multiplying new noting number observing para pertanto por problem quantity question quindi
-    rearrangement rearranging recalling revised richtige rounding simplification simplifying
-    small solving squaring substitution subtracting summing tags taking tanto task un una unit
-    units using well what zu zum zusammen så
+neutral: adding alright applying au aux big bonne box brackets calculating canceling cancelling
+    collecting combining comparing completing computing consensus converting correcta correcte
+    corretta counting den der det die differentiating distributing dividing doubling du dunque
+    een el en evaluating exercise expanding expression factoring finale format full gesamt
+    giusta grouping halving here het high how im integrating isolating jadi knowing korrekte la
+    large las letting line little lo long los low majority maka multiplying new noting number
+    observing para pertanto por problem quantity question quindi rearrangement rearranging
+    recalling revised richtige rounding simplification simplifying small solving squaring
+    substitution subtracting summing tags taking tanto task un una unit units using well what zu
+    zum zusammen så
 neutral with-to: amount
 with-to: amounts boils converts equates equivalent evaluates simplifies sums
 with-to with-by: reduces

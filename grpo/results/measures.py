@@ -87,6 +87,11 @@ def _has_format(summary: Summary) -> bool:
     return FORMAT_STRICT.key in summary
 
 
+def _has_reason(reason: str) -> Callable[[Sample], bool | None]:
+    """Make a measure of the verdicts that have a reason; None where none was given, as by the user's own judge."""
+    return lambda sample: None if sample.verdict.why is None else sample.verdict.why == reason
+
+
 def _meaning_of_reward(summary: Summary) -> str:
     return "" if LENIENT.key in summary else "the weighted sum of the rewards, mean over the held-out questions"
 
@@ -133,14 +138,14 @@ MEASURES = (
     Measure(
         "not_understood",
         "Not understood by the judge",
-        lambda sample: None if sample.verdict.why is None else sample.verdict.why == NOT_UNDERSTOOD,
+        _has_reason(NOT_UNDERSTOOD),
         higher_is_better=False,
         tells=lambda summary: summary["not_understood"] > UNREAD,
     ),
     Measure(
         "not_computed",
         "Right, but not computed",
-        lambda sample: None if sample.verdict.why is None else sample.verdict.why == NOT_COMPUTED,
+        _has_reason(NOT_COMPUTED),
         higher_is_better=False,
         tells=lambda summary: summary["not_computed"] > UNCOMPUTED,
     ),
