@@ -17,6 +17,7 @@ from exact_answers.marks import Mark
 from exact_answers.prose import DENIED, NOT_UNDERSTOOD, TWO, VALUE
 from exact_answers.writing import normalize, tokenize, unwrapped, without_struck
 
+RULE = "2"  # counted up with each change that makes other texts right
 UNIT, NOT_COMPUTED = "unit", "not computed"
 MAX_SAME = 60  # characters that a text may be longer than twice the gold answer which it is
 MAX_TEXT = 6_000  # characters at the end of a text that are read as prose

@@ -30,6 +30,7 @@ from grpo.policy.evaluation import HeldOut
 from grpo.report import contents
 from grpo.report.files import read_run
 from grpo.runs import checkpoints
+from grpo.runs.facts import FIRST_RULE, JUDGE
 from grpo.training import callbacks
 from grpo.training.causes import Cause
 
@@ -359,3 +360,25 @@ def test_a_run_interrupted_in_its_last_evaluation_is_not_finished(finished, monk
     assert train(*words)[0] == 0
     assert_truthful(run, 4, 4, "finished", other)
     assert_set_aside(run, 2, result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_extended_under_another_rule_of_the_judge_says_so_and_measures_again(tiny_run, monkeypatch, named):
+    """Runs of 0.1.0 do not name the rule that graded their answers."""
+    argv, run, other = tiny_run(**LIFE | {"save_steps": "2", "max_steps": "2"}), Path("run"), Path("other")
+    with monkeypatch.context() as patched:
+        patched.setattr("grpo.runs.run.RULE", FIRST_RULE)
+        assert train(*argv)[0] == 0
+    for path in [] if named else [*run.glob("checkpoint-*/complete.json"), run / "run.json"]:
+        record = read(path)
+        del record["sources"][JUDGE]
+        path.write_text(json.dumps(record))
+    shutil.copytree(run, other)
+    exit_status, shown = train(*argv, "--max_steps", "4", *AUTO)
+    shown = " ".join(shown.split())
+    assert exit_status == 0 and f"→ 4, the {JUDGE} → the run will differ" in shown and "is measured again" in shown
+    exit_status, shown = output_of(tools.main, "compare", other, run)
+    shown = " ".join(shown.split())
+    assert "have other judges: their gains cannot be compared" in shown
+    assert f"run was resumed, from step 2 on: the {JUDGE}" in shown

@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo.core.settings import CHECKPOINT, LEARNING, MEASURE, Change, about, meaning, must_agree
 from grpo.core.text import shorten
-from grpo.runs.facts import COLUMNS, HELD_OUT, IN_PROMPTS, ROWS, TOKENS, WEIGHTS, as_json
+from grpo.runs.facts import COLUMNS, HELD_OUT, IN_PROMPTS, ROWS, TOKENS, WEIGHTS, as_json, with_rule
 from grpo.runs.source import REST
 
 # What another part means, where it is not LEARNING
@@ -80,7 +80,7 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]
         and not _is_written_out(key, value, after[key])
         and meaning(key, value) != meaning(key, after[key])
     ]
-    old, new = _parts(then), _parts(now)
+    old, new = with_rule(_parts(then)), _parts(now)
     labels = [label for label in new if old.get(label, new[label]) != new[label]]
     causes = {*labels, *(change.label for change in settings if not change.is_moved)}
     own = without_rest(label for label in labels if causes.isdisjoint(FOLLOWS.get(label, ())))

@@ -15,6 +15,7 @@ from grpo.runs.source import OF_SCRIPT, REST
 # Parts that are not code, by their label for people
 ROWS, HELD_OUT, COLUMNS = "rows", "held-out questions", "further columns of the training rows"
 TOKENS = "tokens of the prompts"
+JUDGE, FIRST_RULE = "rule of the judge", "1"  # exact_answers.verdict.RULE, and that of 0.1.0
 WEIGHTS, CONFIGURATION = "weights to begin with", "configuration of the model"
 # In records until 0.1: which evaluation chose the best checkpoint, the run's own or TRL's, which sampled
 CHOOSER, TRLS = "evaluation that chooses the best checkpoint", "TRL's"
@@ -68,6 +69,11 @@ def facts_of_rows(data: Rows) -> dict[str, Any]:
         TOKENS: data.tokens,
     }
     return {"data": hash_of_rows(data.rows, ("prompt", "answer")), "sources": sources}
+
+
+def with_rule(sources: dict[str, str]) -> dict[str, str]:
+    """Return recorded parts with the judge's rule, which runs of 0.1.0 do not name."""
+    return {JUDGE: FIRST_RULE, **sources} if sources else {}
 
 
 def measure_of(facts: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
+from exact_answers.verdict import RULE
 from grpo.core import commands
 from grpo.core.checklist import Check
 from grpo.core.errors import Interrupted, UserError, reason_of, users_mistake
@@ -347,7 +348,7 @@ def choose_run(config: Config, task: Task, rewards: Mapping[str, Callable[..., A
     code = source.read(
         Path(config.script_file), functions_of(config, task, rewards), config.recipe, inline, config.script.reward_args
     )
-    code = code._replace(hashes=prompts.hashes(task.prompt, task.shots) | code.hashes)
+    code = code._replace(hashes=prompts.hashes(task.prompt, task.shots) | {facts.JUDGE: RULE} | code.hashes)
 
     def compared(settings: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in settings.items() if not adapter_decides(key, config.origin)}

@@ -24,7 +24,7 @@ from grpo.results import comparison, measures
 from grpo.results.comparison import change_of, mean_interval
 from grpo.results.measures import Measure
 from grpo.runs.differences import Difference, compare, without_rest
-from grpo.runs.facts import ROWS
+from grpo.runs.facts import JUDGE, ROWS, with_rule
 from grpo.scoring.sample import Sample
 
 DEFAULTS = dataclasses.asdict(ScriptArguments())
@@ -74,7 +74,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 def _differences(runs: Sequence[RunFiles]) -> Iterator[Difference]:
     """Yield the differences of each two of the runs."""
     facts = [
-        {"settings": settings, "sources": run.record.sources, "data": run.record.fingerprint}
+        {"settings": settings, "sources": with_rule(run.record.sources), "data": run.record.fingerprint}
         for run, settings in zip(runs, _settings(runs), strict=True)
     ]
     for first, second in itertools.combinations(facts, 2):
@@ -121,7 +121,7 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
         for copy, first in copies.items()
     ]
     show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
-    rewarded = REWARDING.isdisjoint(settings) and not _reward_functions(runs) & {*sources}
+    rewarded = REWARDING.isdisjoint(settings) and not (_reward_functions(runs) | {JUDGE}) & {*sources}
     counted_runs = [run for run in runs if run.directory not in copies] if one_experiment else []
     show(_table(runs, counted_runs, [] if rewarded else [measures.REWARD]))
     if settings or sources:
@@ -207,7 +207,7 @@ def _other_judges(first: RunFiles, run: RunFiles) -> str:
     """Say that two runs' answers were judged by other code, or may have been; "" if they were judged alike."""
     judge, other_judge = (judged.evaluations["after"].get("judge") for judged in (first, run))
     changed = differing_sources([first, run])
-    if judge != other_judge or f"code of the judge {judge}" in changed:
+    if judge != other_judge or (f"code of the judge {judge}" if judge else JUDGE) in changed:
         return "have other judges"
     helpers = [label for label in changed if judge and label.startswith(HELPERS)]
     return f"may have other judges (other {', other '.join(helpers)})" if helpers else ""

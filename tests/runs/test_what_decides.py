@@ -135,7 +135,7 @@ def test_a_measure_that_was_tried_and_taken_back(resume, monkeypatch):
 
 
 def test_records_of_an_earlier_version_are_resumed(resume):
-    """They do not say what a figure rests on: "before" is measured again, and the curve begins with it."""
+    """They do not say what a figure rests on, nor name the judge's rule: all is measured again."""
     again = resume(**BEST)
     seal, before = Path("run/checkpoint-2/complete.json"), Path("run/eval_before.json")
     sources = {key: value for key, value in read(seal)["sources"].items() if key.startswith(("code of", "system"))}
@@ -143,7 +143,9 @@ def test_records_of_an_earlier_version_are_resumed(resume):
     before.write_text(json.dumps({key: value for key, value in read(before).items() if key != "measure"}))
     lines = [{key: value for key, value in line.items() if key != "measure"} for line in metrics()]
     Path("run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "is measured again" in again() and read_run(Path("run")).curves["eval/reward"].steps == [0, 4]
+    shown = again()
+    assert "measured again; changed: the rule of the judge" in shown
+    assert read_run(Path("run")).curves["eval/reward"].steps == [0, 2, 4]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from helpers_report import change, write_learner
 
 from grpo.__main__ import main as tool
 from grpo.results import comparison
+from grpo.runs.facts import JUDGE
 
 
 @pytest.fixture
@@ -187,6 +188,18 @@ def test_other_judges_are_not_paired(runs, capsys):
         change(runs[1], sources=ours | {label: "2"})
         change(runs[2], sources=ours)
         assert f"seed2 and seed3 {said}: their gains cannot be compared" in shown(capsys, runs[1], runs[2])
+
+
+def test_answers_are_not_paired_that_other_rules_of_the_judge_read(runs, capsys):
+    """Runs of 0.1.0 do not name the rule, which paid arithmetic that was left to it."""
+    sources = json.loads((runs[0] / "run.json").read_text())["sources"]
+    for run, rule in zip(runs, ({}, {JUDGE: "2"}, {JUDGE: "2"}), strict=True):
+        change(run, sources={key: value for key, value in sources.items() if key != JUDGE} | rule)
+    said = shown(capsys, *runs)
+    for run in ("seed2", "seed3"):
+        assert f"seed1 and {run} have other judges: their gains cannot be compared" in said
+    assert "Other rule of the judge" in said
+    assert "other judges" not in shown(capsys, *runs[1:])
 
 
 @pytest.mark.parametrize("words", ["seed1", "seed1 ./seed1", "seed1 nothing", "seed1 empty", "seed1 seed2 --fast"])
