@@ -4,6 +4,7 @@ The names are read from the library's bytecode, and an override is looked for in
 object itself: a subclass, a mixin before or behind, `trainer._compute_loss = …`, a replaced method of the library.
 """
 
+import contextlib
 import dis
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,20 @@ def same_loss(method: Method) -> Method:
     """
     _VOUCHED.append(method)
     return method
+
+
+@contextlib.contextmanager
+def replaced(thing: Any, **methods: Callable[..., Any]) -> Iterator[None]:
+    """Replace methods of an object, by name."""
+    found = vars(thing)
+    earlier = {name: found[name] for name in methods if name in found}
+    found.update(methods)
+    try:
+        yield
+    finally:
+        for name in methods:
+            del found[name]
+        found.update(earlier)
 
 
 class Methods:

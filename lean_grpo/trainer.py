@@ -20,6 +20,8 @@ fails if one changes:
     _tokenizer                          test_rollouts.py::test_a_cold_policy_completes_as_trl_does
     _generate_and_score_completions     test_ties.py::test_a_reward_that_says_nothing_moves_no_weight
     _calculate_rewards                  test_ties.py::test_a_reward_that_says_nothing_moves_no_weight
+    _pending_extra_logs                 test_dynamic_sampling.py::test_logs_are_of_the_prompts_that_the_sampler_showed
+    _pending_metrics                    test_dynamic_sampling.py::test_logs_are_of_the_prompts_that_the_sampler_showed
     _logs                               test_ties.py::test_a_reward_that_says_nothing_moves_no_weight
     _compute_loss                       test_exactness.py::test_every_loss_type_has_stock_gradients
     _get_per_token_logps_and_entropies  test_exactness.py::test_every_loss_type_has_stock_gradients
@@ -49,6 +51,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import nanstd
 
 from lean_grpo import (
     attention,
@@ -65,6 +68,7 @@ from lean_grpo import (
     wrappers,
 )
 from lean_grpo.compiling import OptimizerSteps, TokenSteps
+from lean_grpo.dynamic_sampling import fill_groups, reason_against_filling
 from lean_grpo.micro_batches import Batch, Plan
 from lean_grpo.packing import Row
 from lean_grpo.sampling import Sampling
@@ -84,6 +88,8 @@ class LeanGRPOTrainer(GRPOTrainer):
             allows larger packs for this group, up to the positions of TRL's micro-batch.
         attn_implementation: attention of packs; only flash_attention_2 looks for the package flash-attn. The model
             itself has to run on sdpa.
+        dynamic_sampling: N: groups whose rewards are all equal are replaced by groups of further prompts, in up to N
+            more rollouts a step (dynamic_sampling.py). 0: none is, as in TRL.
 
     Attributes:
         kernel: the attention kernel for packs; None: TRL's own step.
@@ -102,10 +108,14 @@ class LeanGRPOTrainer(GRPOTrainer):
         packed: bool = True,
         pack_tokens: int | None = None,
         attn_implementation: str = "flash_attention_2",
+        dynamic_sampling: int = 0,
         **kwargs: Any,
     ) -> None:
         if pack_tokens is not None and pack_tokens < 1:
             raise ValueError(f"pack_tokens is {pack_tokens}; it has to be at least 1, or None")
+        if dynamic_sampling < 0:
+            raise ValueError(f"dynamic_sampling is {dynamic_sampling}; it has to be at least 0")
+        self.dynamic_sampling = dynamic_sampling
         self.kernel: attention.Kernel | None = None
         self._layers: dict[Any, OptimizerSteps] = {}  # of models whose packs are computed by compiled layers
         self.pack_tokens: int | None = None
@@ -115,6 +125,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._all_computed: Plan | None = None  # the plan, after its last micro-batch
         self._said: set[str] = set()
         super().__init__(*args, **kwargs)
+        if self.dynamic_sampling and (against := reason_against_filling(self)):
+            raise ValueError(f"dynamic_sampling is {self.dynamic_sampling}, but {against}; use 0")
         sharding.shard(self.accelerator, self.model)
         model = wrappers.unwrapped(self.model)
         if self.accelerator.device.type == "cuda":
@@ -271,39 +283,68 @@ class LeanGRPOTrainer(GRPOTrainer):
         ends = set(sampling.merged(model, config).eos_token_id)
         return None if ends == set(self.eos_token_ids) else "generation_config has other end tokens"
 
-    # Advantages
+    # Rewards and advantages
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        """Like TRL's, but the advantages of a group whose rewards are equal up to rounding are exactly 0."""
-        calculate, replaced = self._calculate_rewards, vars(self).get("_calculate_rewards")
+        """Like TRL's, but dead groups are replaced, and advantages of rewards equal up to rounding are exactly 0."""
+        override = SCORING.override(self, behind=LeanGRPOTrainer)  # another class' advantages are its own
+        if override and self.dynamic_sampling:
+            self._say_once(f"note: dynamic_sampling has no effect: {override}")
+        if override or not (self.dynamic_sampling and self.model.training):
+            return self._scored(inputs, not override)
+        rollout = fill_groups(self, inputs, self.dynamic_sampling)
+        own = rollout.of_process(self.accelerator.process_index, len(inputs))
+        for name in {name for completion in own for name in completion.logged}:
+            self._pending_extra_logs[name] = [completion.logged.get(name) for completion in own]
+        generated = rollout.generated(own)
+        with overrides.replaced(
+            self, _generate=lambda prompts: generated, _calculate_rewards=lambda *args: rollout.rewards.clone()
+        ):
+            output = self._scored([completion.row for completion in own], True)
+        self._log_rewards(rollout.first_rewards)
+        logged = {"rounds": rollout.rounds, "completions": rollout.sampled, "live": rollout.live}
+        for name, value in logged.items():
+            self._metrics["train"][f"dynamic_sampling/{name}"].append(float(value))
+        self._metrics["train"]["num_tokens"] = [self.state.num_input_tokens_seen]
+        return output
+
+    def _scored(self, inputs: Any, drops_rounding: bool) -> Any:
+        """Return TRL's rollout of these rows.
+
+        Args:
+            drops_rounding: advantages of rewards that are equal up to rounding are exactly 0, and logged as such.
+        """
+        calculate = self._calculate_rewards
         kept: list[torch.Tensor] = []
 
         def keeping(*args: Any, **kwargs: Any) -> torch.Tensor:
             kept.append(calculate(*args, **kwargs))  # as a subclass returns them
             return kept[-1]
 
-        vars(self)["_calculate_rewards"] = keeping
-        try:
+        with overrides.replaced(self, _calculate_rewards=keeping):
             output = super()._generate_and_score_completions(inputs)
-        finally:
-            del vars(self)["_calculate_rewards"]
-            vars(self).update({"_calculate_rewards": replaced} if replaced else {})
-        if not SCORING.override(self, behind=LeanGRPOTrainer):  # another class' advantages are its own
+        if drops_rounding:
             self._drop_rounding(output["advantages"], kept[-1])
+            self._log_spreads(kept[-1])
         return output
 
+    @property
+    def _normalizes_first(self) -> bool:
+        return bool(self.multi_objective_aggregation == "normalize_then_sum")
+
+    def _tied_groups(self, rewards: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return (which groups have rewards that are equal up to rounding, the completions of a group)."""
+        group = cast(int, self.num_generations if self.model.training else self.num_generations_eval)
+        return ties.tied(rewards, self.reward_weights, group, self._normalizes_first), group
+
     def _drop_rounding(self, advantages: torch.Tensor, rewards: torch.Tensor) -> None:
-        """Set the advantages of ties to 0, in place and in the log, and the logged measures of their differences.
+        """Set the advantages of ties to 0, in place and in the log.
 
         Args:
             advantages: (rows of this process, …).
             rewards: (rows of all processes, functions), NaN for None.
         """
-        mode = "train" if self.model.training else "eval"
-        metrics, weights, rows = self._metrics[mode], self.reward_weights, len(rewards)
-        group = cast(int, self.num_generations if self.model.training else self.num_generations_eval)
-        normalizes_first = self.multi_objective_aggregation == "normalize_then_sum"
-        groups = ties.tied(rewards, weights, group, normalizes_first)
+        groups, group = self._tied_groups(rewards)
         of_rows = groups.repeat_interleave(group)
         first = self.accelerator.process_index * len(advantages)
         advantages[of_rows[first : first + len(advantages)].to(advantages.device)] = 0.0
@@ -311,19 +352,44 @@ class LeanGRPOTrainer(GRPOTrainer):
         for place, is_tied in zip(reversed(range(len(logged))), reversed(of_rows.tolist()), strict=False):
             if is_tied:
                 logged[place] = 0.0
+
+    def _log_spreads(self, rewards: torch.Tensor) -> None:
+        """Correct the logged differences of a rollout's rewards, of all processes, which may be rounding alone."""
+        metrics, rows = self._metrics["train" if self.model.training else "eval"], len(rewards)
         # TRL's share of rows without a difference: in their group, or among all rows where it scales by all
-        if self.scale_rewards == "batch" and not normalizes_first:
-            alike = ties.tied(rewards, weights, rows)
+        if self.scale_rewards == "batch" and not self._normalizes_first:
+            alike = ties.tied(rewards, self.reward_weights, rows)
         else:
-            alike = groups.all() if normalizes_first else groups
+            groups, _ = self._tied_groups(rewards)
+            alike = groups.all() if self._normalizes_first else groups
         metrics["frac_reward_zero_std"][-1] = alike.double().mean().item()
-        deviations = {"reward_std": (rewards, weights)} | {
+        deviations = {"reward_std": (rewards, self.reward_weights)} | {
             f"rewards/{name}/std": (rewards[:, [index]], torch.ones(1))
             for index, name in enumerate(self.reward_func_names)
         }
         for name, columns in deviations.items():
             if metrics[name][-1] > 0 and ties.tied(*columns, rows):
                 metrics[name][-1] = 0.0
+
+    def _log_rewards(self, rewards: torch.Tensor) -> None:
+        """Log the rewards of these completions, of all processes, instead of those that were chosen among more."""
+        metrics, total = self._metrics["train"], (rewards * self.reward_weights.to(rewards.device)).nansum(1)
+        total[rewards.isnan().all(1)] = torch.nan
+        columns = {f"rewards/{name}/": rewards[:, index] for index, name in enumerate(self.reward_func_names)}
+        for name, values in columns.items():
+            metrics[f"{name}mean"][-1], metrics[f"{name}std"][-1] = values.nanmean().item(), nanstd(values).item()
+        metrics["reward"][-1], metrics["reward_std"][-1] = total.nanmean().item(), nanstd(total).item()
+        self._log_spreads(rewards)
+
+    @contextlib.contextmanager
+    def without_metrics(self) -> Iterator[None]:
+        """Discard what is logged inside."""
+        metrics, pending = self._metrics, self._pending_metrics
+        self._metrics, self._pending_metrics = defaultdict(lambda: defaultdict(list)), defaultdict(list)
+        try:
+            yield
+        finally:
+            self._metrics, self._pending_metrics = metrics, pending
 
     # The training step
 
@@ -455,12 +521,13 @@ class LeanGRPOTrainer(GRPOTrainer):
     @contextlib.contextmanager
     def _without_other_processes(self) -> Iterator[None]:
         """Run TRL's loss without logging or communication, since other processes may have fewer packs."""
-        metrics, accelerator = self._metrics, self.accelerator
-        self._metrics, self.accelerator = defaultdict(lambda: defaultdict(list)), _LocalAccelerator(accelerator)
+        accelerator = self.accelerator
+        self.accelerator = cast(Accelerator, _LocalAccelerator(accelerator))
         try:
-            yield
+            with self.without_metrics():
+                yield
         finally:
-            self._metrics, self.accelerator = metrics, accelerator
+            self.accelerator = accelerator
 
     def _make_packs(self, rows: Sequence[Row], padded: int) -> list[list[int]]:
         """Divide rows into packs, the same number on all processes: at least one, and some may be empty.

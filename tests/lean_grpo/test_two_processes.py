@@ -14,6 +14,8 @@ from steps_of_two_processes import step
 from trl import GRPOTrainer
 from weights_of_two_processes import NAMES, THEN, resumed, weights
 
+from lean_grpo import LeanGRPOTrainer
+
 pytestmark = pytest.mark.slow
 MODEL = str(DEMO / "model")
 PROGRAM = PROGRAMS / "steps_of_two_processes.py"
@@ -27,6 +29,7 @@ def test_two_processes_are_as_one(launch, tmp_path):
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
     assert {one["distributed"] for one in found} == {"FSDP" if launch is run_sharded_on_two else "MULTI_CPU"}
     check_against_one_process(found[0], tmp_path)
+    check_refilled(found[0], tmp_path)
     for one in found:
         check_against_each_other(one)
     without_advantage, _ = found[0]["all dead", "LeanGRPOTrainer"]
@@ -76,6 +79,16 @@ def check_against_one_process(found, tmp_path):
                 assert 1e-4 < wrong < 0.05, kind
             else:
                 assert wrong < 1e-5, (name, kind)
+
+
+def check_refilled(found, tmp_path):
+    for name in ("refilled", "refilled groups of both"):
+        expected, of_one, _ = step(LeanGRPOTrainer, name, MODEL, tmp_path, batch=16)
+        gradients, log = found[name, "LeanGRPOTrainer"]
+        assert largest_difference(expected, gradients) < 1e-5, name
+        keys = [key for key in of_one if key.startswith("dynamic_sampling/")]
+        assert len(keys) == 3 and {key: log[key] for key in keys} == {key: of_one[key] for key in keys}
+        assert log["dynamic_sampling/rounds"] > 0 and log["dynamic_sampling/live"] == 1, name
 
 
 def check_against_each_other(found):

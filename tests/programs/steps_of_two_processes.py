@@ -7,7 +7,7 @@ import os
 import sys
 
 import torch
-from helpers_trainer import Spoil, seven_tenths, trained, watched
+from helpers_trainer import PROMPTS, Spoil, seven_tenths, some_groups_live, trained, watched
 from peft import LoraConfig
 from trl import GRPOTrainer
 
@@ -25,6 +25,11 @@ def rewards_by_length(completions, **kwargs):
     return [0.001 * len(completion[0]["content"]) for completion in completions]
 
 
+REFILLED = {
+    "own": {"dynamic_sampling": 3},
+    "reward": some_groups_live,
+    "prompts": [f"{prompt} {number}" for number in range(8) for prompt in PROMPTS],
+}
 CASES = {
     "dapo": {},
     "reference": {"loss_type": "grpo", "beta": 0.1, "gradient_checkpointing": True},
@@ -35,16 +40,18 @@ CASES = {
     # their means are those of a micro-batch, so that one process has others
     "bnpo": {"loss_type": "bnpo"},
     "quantile": {"top_entropy_quantile": 0.5},
+    "refilled": REFILLED,
+    "refilled groups of both": {**REFILLED, "num_generations": 32},
 }
 
 
 def step(trainer_class, name, model, output, batch=8):
     """(gradients, log, trainer) of a case."""
     torch.manual_seed(0)  # of the adapter
-    own = {"pack_tokens": 60} if trainer_class is LeanGRPOTrainer else {}  # so that processes have unequal numbers
-    gradients, log, trainer = trained(
-        trainer_class, model, output, own=own, per_device_train_batch_size=batch, **CASES[name]
-    )
+    settings = {"own": {}, **CASES[name], "per_device_train_batch_size": batch}
+    # so that processes have unequal numbers of packs; stock's has no settings of its own
+    settings["own"] = {"pack_tokens": 60, **settings["own"]} if trainer_class is LeanGRPOTrainer else {}
+    gradients, log, trainer = trained(trainer_class, model, output, **settings)
     return gradients, log[0], trainer
 
 
