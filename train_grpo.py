@@ -150,6 +150,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     use_vllm=None,  # None: vLLM samples if it is installed and there is a CUDA GPU
     vllm_enable_sleep_mode=True,  # training gets vLLM's memory back between rollouts
     gradient_checkpointing=None,  # None: on if the run would not fit in memory without it; off is faster
+    dynamic_sampling=0,  # 2: in up to 2 more rollouts a step, groups whose rewards are all equal get other prompts
     eval_samples=200,  # held-out questions, answered before and after training; 0: none, None: all
     eval_every=None,  # 10 also evaluates after every 10 optimizer steps
     prompt_format=PromptFormat(  # or "think"; without a chat template the prompt is `opening` and the question

@@ -8,7 +8,7 @@ chosen groups as it would have, had they been sampled first.
 
 import functools
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +74,9 @@ def reason_against_filling(trainer: Any) -> str | None:
     """Return why groups of a LeanGRPOTrainer cannot be replaced, or None."""
     if trial.others_write(trainer):
         return "tools, environments or a rollout_func write parts of completions"
-    data: Any = trainer.train_dataset
-    if not isinstance(data, Sized):
+    if not hasattr(trainer.train_dataset, "__len__"):
         return "the training data is a stream, which has no further prompts at hand"
-    if {"image", "images"} & set(data.column_names):
+    if {"image", "images"} & set(trainer.train_dataset.column_names):
         return "the training data has images"
     return None
 
@@ -91,7 +90,7 @@ def fill_groups(trainer: Any, inputs: list[dict[str, Any]], most: int) -> Rollou
         most: further rounds, at most.
     """
     group, processes = trainer.num_generations, trainer.accelerator.num_processes
-    completions, rewards, outline = _sample(trainer, inputs)
+    completions, rewards, outline = _sample_and_score(trainer, inputs)
     rollout = Rollout(completions, rewards.clone(), rewards, outline, sampled=len(completions))
     dead = _dead(trainer, rewards)
     together = processes // math.gcd(group, processes)  # the fewest groups that all processes can share
@@ -100,8 +99,8 @@ def fill_groups(trainer: Any, inputs: list[dict[str, Any]], most: int) -> Rollou
         rows = [row for row in prompts for _ in range(group)]
         share = len(rows) // processes
         first = trainer.accelerator.process_index * share
-        with trainer.without_metrics():
-            found, earned, _ = _sample(trainer, [dict(row) for row in rows[first : first + share]])
+        with trainer.further_round():
+            found, earned, _ = _sample_and_score(trainer, [dict(row) for row in rows[first : first + share]])
         rollout.rounds, rollout.sampled = rollout.rounds + 1, rollout.sampled + len(found)
         replaced = list(zip(dead, _live(trainer, earned), strict=False))
         for old, new in replaced:
@@ -112,7 +111,7 @@ def fill_groups(trainer: Any, inputs: list[dict[str, Any]], most: int) -> Rollou
     return rollout
 
 
-def _sample(trainer: Any, inputs: list[dict[str, Any]]) -> tuple[list[Completion], torch.Tensor, list[Any]]:
+def _sample_and_score(trainer: Any, inputs: list[dict[str, Any]]) -> tuple[list[Completion], torch.Tensor, list[Any]]:
     """Return the completions of all processes, their rewards, and the outline (`Rollout`)."""
     prompts = [row["prompt"] for row in inputs]
     generated = trainer._generate(prompts)

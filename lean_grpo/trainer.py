@@ -96,6 +96,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         prefill: the start of the completion that the chat template already writes (`<think>\\n` in some). If you set
             it, rewards and logs get the whole text. TRL's completion lacks this start and fails format rewards (TRL
             issue 6966).
+        is_first_round: False while further groups of a rollout are sampled and scored (dynamic sampling).
     """
 
     args: GRPOConfig
@@ -116,6 +117,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if dynamic_sampling < 0:
             raise ValueError(f"dynamic_sampling is {dynamic_sampling}; it has to be at least 0")
         self.dynamic_sampling = dynamic_sampling
+        self.is_first_round = True
         self.kernel: attention.Kernel | None = None
         self._layers: dict[Any, OptimizerSteps] = {}  # of models whose packs are computed by compiled layers
         self.pack_tokens: int | None = None
@@ -382,8 +384,17 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._log_spreads(rewards)
 
     @contextlib.contextmanager
-    def without_metrics(self) -> Iterator[None]:
-        """Discard what is logged inside."""
+    def further_round(self) -> Iterator[None]:
+        """Sample and score more completions of a rollout, without their metrics."""
+        self.is_first_round = False
+        try:
+            with self._without_metrics():
+                yield
+        finally:
+            self.is_first_round = True
+
+    @contextlib.contextmanager
+    def _without_metrics(self) -> Iterator[None]:
         metrics, pending = self._metrics, self._pending_metrics
         self._metrics, self._pending_metrics = defaultdict(lambda: defaultdict(list)), defaultdict(list)
         try:
@@ -524,7 +535,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         accelerator = self.accelerator
         self.accelerator = cast(Accelerator, _LocalAccelerator(accelerator))
         try:
-            with self.without_metrics():
+            with self._without_metrics():
                 yield
         finally:
             self.accelerator = accelerator

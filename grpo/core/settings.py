@@ -376,6 +376,12 @@ class ScriptArguments:
         change=NOTHING,
         needs=(is_on("packed"),),
     )
+    dynamic_sampling: int = _setting(
+        0,
+        "Replace groups whose rewards are all equal by further prompts', in up to N more rollouts a step; 0: none.",
+        AT_LEAST_0,
+        change=LEARNING,
+    )
     # The run
     stop_on_alarm: bool = _setting(False, "End at the first alarm, with a checkpoint (status 3).", change=NOTHING)
     dry_run: bool = _setting(
@@ -816,8 +822,10 @@ class Config:
     @property
     def step_options(self) -> dict[str, Any]:
         """RunTrainer's own arguments."""
-        options = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
-        return options | {"attn_implementation": self.model.attn_implementation}
+        keys = "packed", "pack_tokens", "dynamic_sampling", "max_faulty_rewards"
+        return {key: getattr(self.script, key) for key in keys} | {
+            "attn_implementation": self.model.attn_implementation
+        }
 
     @property
     def checkpointing_is_open(self) -> bool:

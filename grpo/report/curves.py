@@ -10,14 +10,15 @@ from grpo.core.kinds import is_number
 from grpo.results import measures
 from grpo.results.measures import is_of_evaluation
 
-PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*"  # besides measures of the evaluation
+# Besides measures of the evaluation
+PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|dynamic_sampling/live"
 TOTALS = r"num_tokens|num_input_tokens_seen|total_flos|epoch|skipped_steps"  # counted since the start of the run
 # Names that TRL, transformers and this program log; rewards log all others (TRL's log_metric)
 LOGGED_BY_LIBRARIES = re.compile(
     r"step|epoch|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
     r"|num_input_tokens_seen|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
     r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time"
-    r"|(completions|vespo|rewards|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
+    r"|(completions|vespo|rewards|clip_ratio|sampling|time|groups|dynamic_sampling|eval|alarms|tools)/.*",
     re.DOTALL,
 )
 

@@ -95,6 +95,7 @@ class RewardGuard:
     Attributes:
         faults: the first failed rows of this process in this rollout, a few for each reward.
         any_fault: True if any reward has failed in this run.
+        share: the excluded share of the rows of this rollout, in all of its rounds (lean_grpo/dynamic_sampling.py).
         excess: the reason to end the run if more than `limit` failed, else "". The same on all processes.
     """
 
@@ -102,7 +103,13 @@ class RewardGuard:
         self.path, self.limit = directory / "faults.jsonl", limit
         self.faults: list[Fault] = []
         self.any_fault, self.excess = False, ""
+        self.share = 0.0
+        self._rows = 0  # of this rollout
         self._shown: set[str] = set()
+
+    def begin_rollout(self) -> None:
+        """Count anew."""
+        self.share, self._rows = 0.0, 0
 
     def gather(self, trainer: Any, samples: Sequence[Sample]) -> torch.Tensor:
         """Return the rewards of all processes, (rows, rewards), NaN for None and in all of a row on which one failed.
@@ -121,8 +128,9 @@ class RewardGuard:
         self.any_fault |= bool(failed.any())
         if not self.any_fault:
             return values
-        share = failed.float().mean().item()
-        trainer.note("rewards/left_out", share)  # also 0, so that a log's mean is over its rollouts
+        count = self.share * self._rows + failed.sum().item()
+        self._rows += len(failed)
+        share = self.share = count / self._rows
         if not failed.any():
             return values
         process = trainer.accelerator.process_index

@@ -20,12 +20,11 @@ from grpo.runs import facts
 from grpo.runs.run import Run
 from grpo.scoring.scorer import Scorer
 from grpo.training import console
-from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History, collapse
+from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History
 from grpo.training.console import Progress
 from grpo.training.of_trainer import OfTrainer
 from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
-from rewards import completion_text
 
 DRAWING = 100  # least seconds of training per second of drawing
 MAX_SKIPPED = 3  # this many skipped optimizer steps in a row end a run, since the weights do not change in between
@@ -202,9 +201,7 @@ class Watch(OfTrainer):
         # None for NaN, as in metrics.jsonl, to detect rewards that return None
         newest = {key: None if math.isnan(values[-1]) else values[-1] for key, values in metrics.items() if values}
         newest["warm"] = float(state.global_step >= self._warmup)
-        texts = [completion_text(completion) for completion in trainer.last_rollout["completion"]]
-        group = trainer.num_generations or 1
-        self.seen.add(newest, collapse(texts, trainer.solved.tolist(), group), trainer.given)
+        self.seen.add(newest, trainer.collapsed, trainer.given)
 
     def _compare_weights(self, warm: bool) -> None:
         """Decide whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""

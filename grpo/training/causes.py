@@ -104,6 +104,12 @@ class History:
         values = self.logged(key)
         return values if self.ended else values[-IN_A_ROW:] if len(values) >= IN_A_ROW else []
 
+    @property
+    def dead(self) -> float:
+        """The share of groups without a difference among those that were trained on, as `mean`."""
+        live = self.mean("dynamic_sampling/live")
+        return self.mean("frac_reward_zero_std") if math.isnan(live) else 1 - live
+
     def mean(self, key: str) -> float:
         """Return the mean of `values`; NaN, which is below every threshold, without values."""
         values = self.values(key)
@@ -172,7 +178,7 @@ def _never_ended(seen: History) -> str | None:
 def _without_signal(seen: History, key: str, what: str) -> str | None:
     """Return a sentence if this share of the groups is large and, while training, no group had a difference."""
     share = seen.mean(key)
-    if not share >= MOSTLY or not (seen.ended or seen.mean("frac_reward_zero_std") == 1):
+    if not share >= MOSTLY or not (seen.ended or seen.dead == 1):
         return None
     return f"in {_percent(share)} of the groups {what}"
 
@@ -197,7 +203,7 @@ def _all_alike(seen: History) -> str | None:
 
 
 def _weights_unchanged(seen: History) -> str | None:
-    if seen.ended and (_no_value(seen) or seen.mean("frac_reward_zero_std") >= MOSTLY):  # the rate is not the cause
+    if seen.ended and (_no_value(seen) or seen.dead >= MOSTLY):  # the rate is not the cause
         return None
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
@@ -386,14 +392,18 @@ CAUSES = (  # the most important first
         f"lower learning_rate, or set beta 0.04, and resume from an earlier checkpoint; {PAY_LESS}; if it was so from "
         f"the start, {NAME_ANSWERS}",
     ),
-    Cause("zero_variance", _all_right, "use harder questions (dataset_name), or stop here"),
+    Cause("zero_variance", _all_right, "use harder questions (dataset_name), dynamic_sampling 2, or stop here"),
     Cause(
         "weights_unchanged",
         _weights_unchanged,
         "raise learning_rate (docs/reading-curves.md#which-learning-rate) or max_steps; 16-bit weights may need dtype "
         "float32; if grad_norm is 0, no reward differed within a group, or the trained parameters are frozen",
     ),
-    Cause("zero_variance", _all_wrong, "use easier questions (dataset_name), num_shots 1 or more num_generations"),
+    Cause(
+        "zero_variance",
+        _all_wrong,
+        "use easier questions (dataset_name), num_shots 1, dynamic_sampling 2 or more num_generations",
+    ),
     Cause("zero_variance", _all_alike, "add a reward to reward_funcs that tells completions apart"),
     Cause(
         "dead_reward",

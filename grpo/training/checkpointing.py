@@ -32,6 +32,7 @@ from grpo.runs import checkpoints, pickles
 from grpo.runs.run import Run
 from grpo.training.causes import History
 from lean_grpo import LeanGRPOTrainer
+from lean_grpo.dynamic_sampling import STATE
 
 
 class _Watch(TypedDict):
@@ -43,13 +44,17 @@ class _AccuracyCurve(TypedDict):
     step: int
 
 
+class _DynamicSampling(TypedDict):
+    prompts: int
+
+
 SAVED_STATE = {  # what a resumed run uses of trainer_state.json
     "epoch": float,
     "global_step": int,
     "max_steps": int,
     "log_history": list[dict[str, Any]],
     "best_model_checkpoint": str | None,
-    "stateful_callbacks": {"watch": _Watch, "accuracy_curve": _AccuracyCurve},
+    "stateful_callbacks": {"watch": _Watch, "accuracy_curve": _AccuracyCurve, STATE: _DynamicSampling},
 }
 OPTIONS = {"initial_lr", "betas", "eps", "weight_decay", "fused"}  # of a group of an optimizer's parameters
 

@@ -26,7 +26,8 @@ from grpo.task.task import Task
 from grpo.training.of_trainer import OfTrainer
 from rewards import Gold, completion_text, correctness_reward_func
 
-COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # besides the rewards
+REFILLED = ("sampled", "rounds", "live")  # completions of a step, further rounds, groups with a difference at last
+COLUMNS = ("step", "reward", "std", "mixed", *REFILLED, "length", "cut", "left")  # besides the rewards
 ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most
 LINES_BETWEEN = 8  # least number of lines between two samples
@@ -79,6 +80,7 @@ class Progress(OfTrainer):
             "std": _number(logs.get("reward_std")),
             **{name: _number(logs.get(key)) for name, key in self.rewards.items()},
             "mixed": "-" if mixed is None else f"{100 * mixed:.0f}%",
+            **_refilled(logs),
             "length": f"{logs['completions/mean_length']:.0f}",
             "cut": f"{100 * logs['completions/clipped_ratio']:.0f}%",
             "left": self._left(state),
@@ -135,6 +137,15 @@ class Progress(OfTrainer):
             reader = "correctness reads" if correctness_reward_func.__name__ in rewards else "strict reading"
             show_answer(f"a sample of step {step}", question, text, read, self.golds.get(question), notes, reader)
             self._rows = 0  # a header follows
+
+
+def _refilled(logs: dict[str, float]) -> dict[str, str]:
+    """Return the cells of dynamic sampling, if it is on."""
+    keys = [f"dynamic_sampling/{name}" for name in ("completions", "rounds", "live")]
+    if not logs.keys() >= set(keys):
+        return {}
+    sampled, rounds, live = (logs[key] for key in keys)
+    return dict(zip(REFILLED, (f"{sampled:.0f}", f"{rounds:.1f}", f"{100 * live:.0f}%"), strict=True))
 
 
 def samples_of(prompts: list[Any], advantages: list[float], count: int | None) -> list[int]:

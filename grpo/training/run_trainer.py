@@ -4,6 +4,7 @@ Private members of TRL 1.16 and transformers that this module overrides or uses,
 one changes:
 
     _generate                      training/test_run_trainer.py::test_phases_are_timed
+    _generate_and_score_completions  training/test_run_trainer.py::test_phases_are_timed
     _calculate_rewards             scoring/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
     _log_completion_extra          scoring/test_calling.py::test_rewards_get_in_evaluations_what_trl_gives_them
     _log_metric                    scoring/test_calling.py::test_rewards_get_in_evaluations_what_trl_gives_them
@@ -41,7 +42,7 @@ from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Scorer
 from grpo.task import given
 from grpo.training import sampling_trial
-from grpo.training.causes import History
+from grpo.training.causes import History, collapse
 from grpo.training.checkpointing import SealedCheckpoints
 from grpo.training.console import Progress, printing
 from grpo.training.of_trainer import OfTrainer
@@ -66,8 +67,9 @@ class RunTrainer(SealedCheckpoints):
 
     Attributes:
         solved: the share of right completions in each group of the last rollout of all processes, (groups,); NaN if
-            unknown.
+            unknown. Like `given` and `collapsed`, of the prompts that the data's sampler showed.
         given: the last rollout's answers and gold answers of all processes, as `given.tally` counts them.
+        collapsed: whether its completions are one text for every question (causes.py).
         history: what alarms and causes know of the run, and of its earlier sessions.
         weights, configuration: digests of the model to begin with (policy/loading.py).
         wandb_id: the id of the run's W&B run; None: W&B chooses it.
@@ -96,6 +98,8 @@ class RunTrainer(SealedCheckpoints):
         self._rollouts_of = "", 0  # a step, and how many of its rollouts were scored before
         self.solved = torch.zeros(0)
         self.given: dict[str, Any] | None = None
+        self.collapsed = False
+        self._seconds: dict[str, float] = {}  # of a rollout's phases
         self._judge_failed = False
         tokenizer, ends = cast(Any, self.processing_class), self.eos_token_ids
         of_template = run.config.template_kwargs
@@ -126,13 +130,26 @@ class RunTrainer(SealedCheckpoints):
 
     # Phases
 
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        """Like LeanGRPOTrainer's, but log the seconds of a rollout's phases, of all its rounds, and its faulty rows.
+
+        TRL's `step_time` is everything except the optimizer's step.
+        """
+        self._seconds = {}
+        self.guard.begin_rollout()
+        output = super()._generate_and_score_completions(inputs)
+        for name, seconds in self._seconds.items():
+            self.note(name, seconds)
+        if self.guard.any_fault:
+            self.note("rewards/left_out", self.guard.share)
+        return output
+
     @contextlib.contextmanager
     def _timed(self, phase: Phase, name: str) -> Iterator[None]:
-        """Log the seconds of a rollout's phase; TRL's `step_time` is everything except the optimizer's step."""
         start = time.perf_counter()
         with self.run.during(phase):
             yield
-        self.note(name, time.perf_counter() - start)
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         with self._timed(SAMPLING, "time/generation"):
@@ -217,15 +234,17 @@ class RunTrainer(SealedCheckpoints):
                 samples = self.scorer.judge(samples)
             with random_states_kept(seed):
                 samples = self.scorer.reward(samples, shared)
+        if self.is_first_round:
+            self._note_solved(samples)
             self._count_answers(samples)
-        self._note_solved(samples)
         return self.guard.gather(self, samples)
 
     def _count_answers(self, samples: Sequence[Sample]) -> None:
         """Count the answers of all processes, to see whether the policy gives one answer to everything."""
-        pairs = gather_object([(sample.verdict.read[: given.CLIPPED], sample.gold) for sample in samples])
-        answers, golds = [text for text, _ in pairs], [gold for _, gold in pairs]
+        own = [(sample.verdict.read[: given.CLIPPED], sample.gold, sample.text) for sample in samples]
+        answers, golds, texts = map(list, zip(*gather_object(own), strict=True))
         self.given = given.tally(answers, golds, self.num_generations or 1)
+        self.collapsed = collapse(texts, self.solved.tolist(), self.num_generations or 1)
 
     def _note_solved(self, samples: Sequence[Sample]) -> None:
         """Log the shares of groups that are all right, all wrong and mixed.

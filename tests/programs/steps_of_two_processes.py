@@ -7,7 +7,9 @@ import os
 import sys
 
 import torch
-from helpers_trainer import PROMPTS, Spoil, seven_tenths, some_groups_live, trained, watched
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from helpers_trainer import PROMPTS, Spoil, completions, seven_tenths, trained, watched
 from peft import LoraConfig
 from trl import GRPOTrainer
 
@@ -26,8 +28,8 @@ def rewards_by_length(completions, **kwargs):
 
 
 REFILLED = {
-    "own": {"dynamic_sampling": 3},
-    "reward": some_groups_live,
+    "own": {"dynamic_sampling": 30},
+    "reward": one_process_lives,
     "prompts": [f"{prompt} {number}" for number in range(8) for prompt in PROMPTS],
 }
 CASES = {
@@ -45,10 +47,22 @@ CASES = {
 }
 
 
+def completions_of_all():
+    """Replaces sampling: a group that two processes share has the completions that one process would sample."""
+    sample, state = completions(), PartialState()
+
+    def sample_all(prompt_ids, *args, **kwargs):
+        sampled, _ = sample(gather_object([tuple(ids) for ids in prompt_ids]))
+        first = state.process_index * len(prompt_ids)
+        return sampled[first : first + len(prompt_ids)], None
+
+    return sample_all
+
+
 def step(trainer_class, name, model, output, batch=8):
     """(gradients, log, trainer) of a case."""
     torch.manual_seed(0)  # of the adapter
-    settings = {"own": {}, **CASES[name], "per_device_train_batch_size": batch}
+    settings = {"own": {}, **CASES[name], "lengths": completions_of_all(), "per_device_train_batch_size": batch}
     # so that processes have unequal numbers of packs; stock's has no settings of its own
     settings["own"] = {"pack_tokens": 60, **settings["own"]} if trainer_class is LeanGRPOTrainer else {}
     gradients, log, trainer = trained(trainer_class, model, output, **settings)
