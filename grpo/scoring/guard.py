@@ -126,8 +126,6 @@ class RewardGuard:
         values[failed] = torch.nan
         step = trainer.state.global_step + 1
         self.any_fault |= bool(failed.any())
-        if not self.any_fault:
-            return values
         count = self.share * self._rows + failed.sum().item()
         self._rows += len(failed)
         share = self.share = count / self._rows

@@ -140,7 +140,7 @@ class RunTrainer(SealedCheckpoints):
         output = super()._generate_and_score_completions(inputs)
         for name, seconds in self._seconds.items():
             self.note(name, seconds)
-        if self.guard.any_fault:
+        if self.guard.any_fault:  # also 0, so that a log's mean is over its rollouts
             self.note("rewards/left_out", self.guard.share)
         return output
 

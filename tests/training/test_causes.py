@@ -179,6 +179,9 @@ def test_zero_variance_says_whether_groups_are_right(shares, reason):
     assert reason in check("zero_variance", seen(one, one, one))
     assert check("zero_variance", seen(one, one)) is None
     assert check("zero_variance", seen(one, {**one, "frac_reward_zero_std": 0.9}, one)) is None
+    replaced = {**one, "dynamic_sampling/live": 0.5}
+    assert check("zero_variance", seen(replaced, replaced, replaced)) is None
+    assert check("zero_variance", seen(*[{**one, "dynamic_sampling/live": 0.0}] * 3))
 
 
 def earned(mean, std=0.0, name="some", **others):

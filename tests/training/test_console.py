@@ -46,6 +46,17 @@ def test_columns_stay_within_the_console_and_aligned(width, rewards, monkeypatch
     }.items()  # fmt: skip
 
 
+def test_dynamic_sampling_has_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    shows = Progress(NAMES, {}, Task(XML))
+    rounds = {"dynamic_sampling/completions": 88.0, "dynamic_sampling/rounds": 1.5, "dynamic_sampling/live": 0.875}
+    shows.on_log(None, state(100, 7), None, LOGS | rounds)
+    header, row = capsys.readouterr().out.strip("\n").split("\n")
+    assert len(header) <= 80
+    cells = dict(zip(header.split(), row.split(), strict=True))
+    assert (cells["sampled"], cells["rounds"], cells["live"]) == ("88", "1.5", "88%")
+
+
 def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shows = Progress([], {}, Task(XML))

@@ -24,6 +24,7 @@ from grpo.training.run_trainer import RunTrainer
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
 OFF_POLICY, BY_CHANCE = "an adapter, off-policy", "TRL's own step, rewards by chance"
+REFILLED = "groups replaced by further prompts"
 CASES = {  # and the step of the checkpoint that is resumed
     # a rollout serves two steps, twice: checkpoints are due at each step and written at every fourth
     OFF_POLICY: (
@@ -38,11 +39,23 @@ CASES = {  # and the step of the checkpoint that is resumed
         {"packed": "false", "reward_funcs": "chance.chance", "allow_custom_rewards": "true"},
         5,
     ),
+    REFILLED: (
+        {"dynamic_sampling": "2", "reward_funcs": "chance.rarely", "allow_custom_rewards": "true"},
+        5,
+    ),
 }
-CHANCE = "import random\n\n\ndef chance(completions, **kwargs):\n    return [random.random() for _ in completions]\n"
+CHANCE = """
+import random
+
+def chance(completions, **kwargs):
+    return [random.random() for _ in completions]
+
+def rarely(completions, **kwargs):
+    return [float(random.random() < 0.2) for _ in completions]
+"""
 
 
-@pytest.mark.parametrize("case", [OFF_POLICY, pytest.param(BY_CHANCE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", [OFF_POLICY, REFILLED, pytest.param(BY_CHANCE, marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     overrides, step = CASES[case]
     Path("chance.py").write_text(CHANCE)
@@ -50,6 +63,9 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
     whole = state_of(Path("whole"))
     assert whole["state"]["global_step"] > step
+    if case == REFILLED:
+        rounds = [line["dynamic_sampling/rounds"] for line in whole["metrics"] if "reward" in line]
+        assert len(set(rounds)) > 1 and whole["state"]["stateful_callbacks"]["dynamic_sampling"]["prompts"] > 9
     run = interrupted("whole", step)
     assert train_grpo.main([*flags, "--output_dir", "again", "--resume_from_checkpoint", "auto"]) == 0
     assert_same(state_of(run), whole)

@@ -5,8 +5,10 @@ Its guard: tests/scoring/test_guard.py; right groups: tests/task/test_task.py; c
 
 import ast
 import inspect
+import math
 import random
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,22 @@ def test_a_reward_by_chance_draws_anew_in_each_rollout(tiny_model, tmp_path):
 
     first = drawn()
     assert len(first) == 6 and all(len(set(kind)) == 6 for kind in zip(*first, strict=True)) and drawn() == first
+
+
+def test_further_rounds_count_in_a_rollouts_times_and_faults(tiny_model, tmp_path):
+    """Everything else that is logged is of its first round."""
+    rounds = []
+
+    def fails_later(completion_ids, **kwargs):
+        rounds.append(len(completion_ids))
+        time.sleep(0.05)
+        return [1.0 if len(rounds) == 1 else math.nan] * len(completion_ids)
+
+    own = {"dynamic_sampling": 2, "max_faulty_rewards": 0.7}
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=fails_later, own=own)
+    assert rounds == [16] * 3 and log[0]["time/rewards"] > 0.15
+    assert log[0]["rewards/left_out"] == trainer.guard.share == pytest.approx(2 / 3) and not trainer.guard.excess
+    assert log[0]["reward"] == 1 and log[0]["dynamic_sampling/live"] == 0 and len(trainer.solved) == 4
 
 
 def test_every_epoch_has_stocks_order_of_prompts(tiny_model, tmp_path):
