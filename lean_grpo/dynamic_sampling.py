@@ -96,11 +96,11 @@ def fill_groups(trainer: Any, inputs: list[dict[str, Any]], most: int) -> Rollou
     together = processes // math.gcd(group, processes)  # the fewest groups that all processes can share
     while dead and rollout.rounds < most:
         prompts = _further(trainer, math.ceil(len(dead) / together) * together)
-        rows = [row for row in prompts for _ in range(group)]
+        rows = [{key: row[key] for key in inputs[0]} for row in prompts for _ in range(group)]  # used columns alone
         share = len(rows) // processes
         first = trainer.accelerator.process_index * share
         with trainer.further_round():
-            found, earned, _ = _sample_and_score(trainer, [dict(row) for row in rows[first : first + share]])
+            found, earned, _ = _sample_and_score(trainer, rows[first : first + share])
         rollout.rounds, rollout.sampled = rollout.rounds + 1, rollout.sampled + len(found)
         replaced = list(zip(dead, _live(trainer, earned), strict=False))
         for old, new in replaced:
