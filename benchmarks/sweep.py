@@ -14,6 +14,7 @@ controls   the real rewards against three that teach no answers: chance, the rea
 rates      learning rates, of all weights and of an adapter
 weights    the same two rates on float32 and on bfloat16 weights, for a GPU
 options    settings that may help
+dynamic    groups whose rewards are all equal, replaced or not
 
 A gain is paired by question. Its interval is Student's over the seeds, or the questions' for a single seed; so is that
 of an arm's gain over the first arm's, paired by seed.
@@ -69,6 +70,7 @@ SWEEPS: dict[str, dict[str, list[str]]] = {
         "KL penalty": ["--beta", "0.04"],
         "dr_grpo": ["--loss_type", "dr_grpo", "--scale_rewards", "none"],
     },
+    "dynamic": {"without": [], "4 rounds": ["--dynamic_sampling", "4"]},
 }
 
 

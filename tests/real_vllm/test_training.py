@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers_resume import assert_same, interrupted, state_of
 from helpers_runs import DEMO, LEARNS, ROOT, TINY, alarms, flags
-from helpers_trainer import largest_difference, rewards_by_sum, trained
+from helpers_trainer import largest_difference, rewards_by_sum, some_groups_live, trained
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
@@ -51,14 +51,18 @@ def test_stock_and_lean_have_one_gradient_of_its_completions(tmp_path, engines):
 
 @pytest.mark.parametrize("adapter", [None, LORA], ids=["all weights", "adapter"])
 def test_weights_arrive_after_each_step(adapter, tmp_path):
-    """Each rollout's samples are the policy's; an adapter's 16-bit base stays bitwise, though TRL merges into it."""
+    """Each rollout's samples are the policy's; an adapter's 16-bit base stays bitwise, though TRL merges into it.
+
+    Replaced groups have their own log-probabilities.
+    """
     dtype = torch.float32 if adapter is None else torch.bfloat16
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=dtype)
     plain = {name: value.clone() for name, value in model.state_dict().items()}
     _, log, trainer = trained(
         LeanGRPOTrainer, model, tmp_path, peft=adapter, optim="adamw_torch", learning_rate=2e-3, max_steps=4,
-        gradient_accumulation_steps=1, **SAMPLED,
+        gradient_accumulation_steps=1, own={"dynamic_sampling": 2}, **SAMPLED | {"reward": some_groups_live},
     )  # fmt: skip
+    assert max(line.get("dynamic_sampling/rounds", 0) for line in log) > 0
     gaps = [line[GAP] for line in log if GAP in line]
     assert len(gaps) == 4 and max(gaps) < (0.02 if adapter is None else 0.05)
     if adapter is not None:
