@@ -1,4 +1,4 @@
-"""Replace groups that teach nothing by groups of further prompts, before a step is taken.
+"""Replace groups that teach nothing by groups of further prompts, before a rollout is trained on.
 
 This is the dynamic sampling of DAPO (Yu et al., 2025, https://arxiv.org/abs/2503.14476). A group whose completions all
 earn the same has no advantage: a batch of them is sampled for nothing. Each further round samples as many groups as
@@ -6,6 +6,7 @@ are still dead, so that a rollout costs no more completions than it needs. TRL t
 chosen groups as it would have, had they been sampled first.
 """
 
+import copy
 import functools
 import math
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from accelerate.utils import gather_object
 
 from lean_grpo import ties, trial
 
+COLUMN = object()
 STATE = "dynamic_sampling"  # in `stateful_callbacks` of the trainer's state, which is part of every checkpoint
 
 
@@ -27,7 +29,7 @@ class Completion:
 
     Attributes:
         row: of the data.
-        generated: its entries of the lists that `_generate` returns.
+        generated: its entries of the columns that `_generate` returns.
         logged: what rewards logged of it (TRL's `log_extra`), by column.
     """
 
@@ -44,7 +46,7 @@ class Rollout:
         completions: (rows of all processes).
         rewards: (rows of all processes, functions), NaN for None.
         first_rewards: those of the prompts that the data's sampler showed, in the same shape.
-        outline: what `_generate` returns, with None for each list of `Completion.generated`.
+        outline: what `_generate` returns, with COLUMN for each column.
         rounds, sampled: further rounds, and the completions of all rounds and processes.
         live: the share of groups that teach, in [0, 1].
     """
@@ -63,11 +65,9 @@ class Rollout:
 
     def generated(self, completions: Sequence[Completion]) -> tuple[Any, ...]:
         """Return what `_generate` would have returned for these completions."""
-        columns = iter(zip(*(completion.generated for completion in completions), strict=True))
-        return tuple(list(next(columns)) if part is _COLUMN else part for part in self.outline)
-
-
-_COLUMN = object()
+        columns = map(list, zip(*(completion.generated for completion in completions), strict=True))
+        whole = (None if all(entry is None for entry in column) else column for column in columns)
+        return tuple(next(whole) if part is COLUMN else part for part in self.outline)
 
 
 def reason_against_filling(trainer: Any) -> str | None:
@@ -90,17 +90,19 @@ def fill_groups(trainer: Any, inputs: list[dict[str, Any]], most: int) -> Rollou
         most: further rounds, at most.
     """
     group, processes = trainer.num_generations, trainer.accelerator.num_processes
+    used = set(inputs[0])  # columns; rewards may add some
     completions, rewards, outline = _sample_and_score(trainer, inputs)
     rollout = Rollout(completions, rewards.clone(), rewards, outline, sampled=len(completions))
     dead = _dead(trainer, rewards)
     together = processes // math.gcd(group, processes)  # the fewest groups that all processes can share
     while dead and rollout.rounds < most:
         prompts = _further(trainer, math.ceil(len(dead) / together) * together)
-        rows = [{key: row[key] for key in inputs[0]} for row in prompts for _ in range(group)]  # used columns alone
+        rows = [row for row in prompts for _ in range(group)]
         share = len(rows) // processes
         first = trainer.accelerator.process_index * share
+        own = [{key: copy.deepcopy(row[key]) for key in row if key in used} for row in rows[first : first + share]]
         with trainer.further_round():
-            found, earned, _ = _sample_and_score(trainer, rows[first : first + share])
+            found, earned, _ = _sample_and_score(trainer, own)
         rollout.rounds, rollout.sampled = rollout.rounds + 1, rollout.sampled + len(found)
         replaced = list(zip(dead, _live(trainer, earned), strict=False))
         for old, new in replaced:
@@ -113,22 +115,28 @@ def fill_groups(trainer: Any, inputs: list[dict[str, Any]], most: int) -> Rollou
 
 def _sample_and_score(trainer: Any, inputs: list[dict[str, Any]]) -> tuple[list[Completion], torch.Tensor, list[Any]]:
     """Return the completions of all processes, their rewards, and the outline (`Rollout`)."""
-    prompts = [row["prompt"] for row in inputs]
+    prompts, count = [row["prompt"] for row in inputs], len(inputs)
     generated = trainer._generate(prompts)
+    for name, values in generated[5].items():  # for rewards, as in TRL
+        for place, row in enumerate(inputs):
+            row[name] = values[place] if isinstance(values, list) else values
     rewards = trainer._calculate_rewards(inputs, prompts, generated[3], generated[1])
-    logged = dict(trainer._pending_extra_logs)
+    logged = {name: values[-count:] for name, values in trainer._pending_extra_logs.items() if len(values) >= count}
     trainer._pending_extra_logs.clear()
-    columns = [part for part in generated if _is_column(part, inputs)]
+    outline, columns = list[Any](), list[Any]()
+    for part in generated:
+        if isinstance(part, dict):  # it is in the rows by now
+            outline.append({})
+        elif part is None or len(part) == count:
+            outline.append(COLUMN)
+            columns.append([None] * count if part is None else part)
+        else:
+            outline.append(part)
     completions = [
-        Completion(row, entries, {name: values[place] for name, values in logged.items() if place < len(values)})
+        Completion(row, entries, {name: values[place] for name, values in logged.items()})
         for place, (row, *entries) in enumerate(zip(inputs, *columns, strict=True))
     ]
-    outline = [_COLUMN if _is_column(part, inputs) else part for part in generated]
     return gather_object(completions), rewards, outline
-
-
-def _is_column(part: Any, inputs: list[Any]) -> bool:
-    return isinstance(part, list) and len(part) == len(inputs)
 
 
 def _dead(trainer: Any, rewards: torch.Tensor) -> list[int]:

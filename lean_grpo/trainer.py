@@ -89,7 +89,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         attn_implementation: attention of packs; only flash_attention_2 looks for the package flash-attn. The model
             itself has to run on sdpa.
         dynamic_sampling: N: groups whose rewards are all equal are replaced by groups of further prompts, in up to N
-            more rollouts a step (dynamic_sampling.py). 0: none is, as in TRL.
+            further rounds of a rollout (dynamic_sampling.py). 0: none is, as in TRL.
 
     Attributes:
         kernel: the attention kernel for packs; None: TRL's own step.
@@ -302,7 +302,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         with overrides.replaced(
             self, _generate=lambda prompts: generated, _calculate_rewards=lambda *args: rollout.rewards.clone()
         ):
-            output = self._scored([completion.row for completion in own], True)
+            inputs[:] = [completion.row for completion in own]  # a caller may pair them with the output
+            output = self._scored(inputs, True)
         self._log_rewards(rollout.first_rewards)
         logged = {"rounds": rollout.rounds, "completions": rollout.sampled, "live": rollout.live}
         for name, value in logged.items():

@@ -378,7 +378,7 @@ class ScriptArguments:
     )
     dynamic_sampling: int = _setting(
         0,
-        "Replace groups whose rewards are all equal by further prompts', in up to N more rollouts a step; 0: none.",
+        "Replace groups whose rewards are all equal by further prompts', in up to N more rounds of a rollout.",
         AT_LEAST_0,
         change=LEARNING,
     )

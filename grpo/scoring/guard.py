@@ -93,7 +93,7 @@ class RewardGuard:
         limit: the largest excluded share of a training rollout's rows (of all processes), in [0, 1].
 
     Attributes:
-        faults: the first failed rows of this process in this rollout, a few for each reward.
+        faults: the first failed rows of this process in this round, a few for each reward.
         any_fault: True if any reward has failed in this run.
         share: the excluded share of the rows of this rollout, in all of its rounds (lean_grpo/dynamic_sampling.py).
         excess: the reason to end the run if more than `limit` failed, else "". The same on all processes.

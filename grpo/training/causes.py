@@ -32,6 +32,7 @@ NO_CAUSE_NEEDED = ("got_better", "no_accuracy")  # verdicts
 # their standard deviation on SmolLM2's weights makes 0.21
 MAX_LOGPROB_GAP = 0.02, 0.2
 LOGPROB_GAP = "sampling/sampling_logp_difference/mean"
+DEAD = "dead"  # the share of groups without a difference among those that were trained on
 
 Metrics = dict[str, Any]  # None if a metric has no value
 
@@ -97,18 +98,13 @@ class History:
 
     def logged(self, key: str) -> list[float]:
         """Return all values of a metric."""
-        return [line[key] for line in self.rollouts if _is_value(line.get(key))]
+        values = (_value(line, key) for line in self.rollouts)
+        return [value for value in values if value is not None and _is_value(value)]
 
     def values(self, key: str) -> list[float]:
         """Return the metric in the last IN_A_ROW rollouts, or [] if there are fewer; at the end, in all logs."""
         values = self.logged(key)
         return values if self.ended else values[-IN_A_ROW:] if len(values) >= IN_A_ROW else []
-
-    @property
-    def dead(self) -> float:
-        """The share of groups without a difference among those that were trained on, as `mean`."""
-        live = self.mean("dynamic_sampling/live")
-        return self.mean("frac_reward_zero_std") if math.isnan(live) else 1 - live
 
     def mean(self, key: str) -> float:
         """Return the mean of `values`; NaN, which is below every threshold, without values."""
@@ -178,7 +174,7 @@ def _never_ended(seen: History) -> str | None:
 def _without_signal(seen: History, key: str, what: str) -> str | None:
     """Return a sentence if this share of the groups is large and, while training, no group had a difference."""
     share = seen.mean(key)
-    if not share >= MOSTLY or not (seen.ended or seen.dead == 1):
+    if not share >= MOSTLY or not (seen.ended or seen.mean(DEAD) == 1):
         return None
     return f"in {_percent(share)} of the groups {what}"
 
@@ -203,7 +199,7 @@ def _all_alike(seen: History) -> str | None:
 
 
 def _weights_unchanged(seen: History) -> str | None:
-    if seen.ended and (_no_value(seen) or seen.dead >= MOSTLY):  # the rate is not the cause
+    if seen.ended and (_no_value(seen) or seen.mean(DEAD) >= MOSTLY):  # the rate is not the cause
         return None
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
@@ -219,6 +215,14 @@ def _weights_unchanged(seen: History) -> str | None:
 
 def _reward_names(rollouts: Sequence[Metrics]) -> list[str]:
     return sorted({name for line in rollouts for key in line if (name := rewarded(key))})
+
+
+def _value(line: Metrics, key: str) -> float | None:
+    """Return a metric of a rollout, or DEAD, which dynamic sampling logs in its own way."""
+    if key != DEAD:
+        return line.get(key)
+    live = line.get("dynamic_sampling/live")
+    return line.get("frac_reward_zero_std") if live is None else 1 - live
 
 
 def _is_value(number: float | None) -> bool:
@@ -313,7 +317,7 @@ def _entropy_collapse(seen: History) -> str | None:
     With mixed groups a run learns on, and groups that are all right have nothing more to explore.
     """
     first, last = _entropies(seen)
-    alike, right = (_lately(seen, key) for key in ("frac_reward_zero_std", "groups/all_right"))
+    alike, right = (_lately(seen, key) for key in (DEAD, "groups/all_right"))
     right = 0.0 if math.isnan(right) else right  # nobody judges
     if not last < 0.1 * first or right >= MOSTLY or not alike - right >= MOSTLY * (1 - right):
         return None
@@ -392,7 +396,7 @@ CAUSES = (  # the most important first
         f"lower learning_rate, or set beta 0.04, and resume from an earlier checkpoint; {PAY_LESS}; if it was so from "
         f"the start, {NAME_ANSWERS}",
     ),
-    Cause("zero_variance", _all_right, "use harder questions (dataset_name), dynamic_sampling 2, or stop here"),
+    Cause("zero_variance", _all_right, "use harder questions (dataset_name) or dynamic_sampling, or stop here"),
     Cause(
         "weights_unchanged",
         _weights_unchanged,
@@ -402,7 +406,7 @@ CAUSES = (  # the most important first
     Cause(
         "zero_variance",
         _all_wrong,
-        "use easier questions (dataset_name), num_shots 1, dynamic_sampling 2 or more num_generations",
+        "use easier questions (dataset_name), num_shots 1, more num_generations or dynamic_sampling",
     ),
     Cause("zero_variance", _all_alike, "add a reward to reward_funcs that tells completions apart"),
     Cause(

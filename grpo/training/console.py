@@ -26,7 +26,7 @@ from grpo.task.task import Task
 from grpo.training.of_trainer import OfTrainer
 from rewards import Gold, completion_text, correctness_reward_func
 
-REFILLED = ("sampled", "rounds", "live")  # completions of a step, further rounds, groups with a difference at last
+REFILLED = ("sampled", "rounds", "live")  # completions of a rollout, further rounds, groups with a difference at last
 COLUMNS = ("step", "reward", "std", "mixed", *REFILLED, "length", "cut", "left")  # besides the rewards
 ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most

@@ -201,6 +201,49 @@ def test_logs_are_of_the_prompts_that_the_sampler_showed(tiny_model, tmp_path):
     assert all(int(prompt.rpartition(" ")[2]) % 2 for prompt in prompts)
 
 
+def test_rewards_that_change_their_rows_score_all_rounds_alike(tiny_model, tmp_path):
+    """Each completion has a row of its own, as in TRL; what is added to a row is no column of further ones."""
+    seen = []
+
+    def takes_one(prompts, hints, completion_ids, **kwargs):
+        seen.extend(hint.pop() if hint else None for hint in hints)
+        return [0.5] * len(prompts)
+
+    class Adds(Kept):
+        def _calculate_rewards(self, inputs, *args):
+            for row in inputs:
+                row["seen"] = True
+            return super()._calculate_rewards(inputs, *args)
+
+    columns = {"hints": [["a"] for _ in MANY]}
+    run(tiny_model, tmp_path, 2, takes_one, Adds, columns=columns, max_steps=2)
+    assert len(seen) == 96 and set(seen) == {"a"}
+
+
+def test_what_a_subclass_generates_goes_with_its_rows(tiny_model, tmp_path):
+    """Its columns of any type, and fields for rewards. The rows of a rollout are those of its output."""
+    pairs, notes = [], []
+
+    class Own(Kept):
+        def _generate(self, prompts):
+            ids, completions, mask, texts, log_probs, _, *images = super()._generate(prompts)
+            return tuple(ids), tuple(completions), mask, texts, log_probs, {"note": list(prompts)}, *images
+
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            texts = self._tokenizer.batch_decode(output["prompt_ids"], skip_special_tokens=True)
+            pairs.extend(zip([row["prompt"] for row in inputs], texts, strict=True))
+            return output
+
+    def reads(prompts, note, completion_ids, **kwargs):
+        notes.extend(zip(prompts, note, strict=True))
+        return odd_prompts_live(prompts, completion_ids)
+
+    run(tiny_model, tmp_path, 4, reads, Own)
+    assert len(notes) > 16 and all(prompt == note for prompt, note in notes)
+    assert len(pairs) == 16 and all(prompt == text for prompt, text in pairs)
+
+
 class StopAt(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         control.should_training_stop = control.should_save = state.global_step == 2

@@ -182,6 +182,7 @@ def test_zero_variance_says_whether_groups_are_right(shares, reason):
     replaced = {**one, "dynamic_sampling/live": 0.5}
     assert check("zero_variance", seen(replaced, replaced, replaced)) is None
     assert check("zero_variance", seen(*[{**one, "dynamic_sampling/live": 0.0}] * 3))
+    assert check("zero_variance", seen(replaced, one, one, one))  # a run that was resumed without it
 
 
 def earned(mean, std=0.0, name="some", **others):
