@@ -23,6 +23,8 @@ for recipe in ("countdown", "examples/labels.yaml", "examples/json_fields.yaml",
 by_name = ["--reward_funcs", "examples.adaptive_reward.correctness", "--allow_custom_rewards", "true"]
 data = ["--prepare", "examples.rows.from_alpaca", "--dataset_name", "alpaca.json"]
 assert train_grpo.main(["--config", "demo", *by_name, *data, "--dry_run", "true"]) == 0
+from examples import warm_up
+assert warm_up.main(["--config", "demo", *few]) == 0
 assert train_grpo.main(["--config", "examples/labels.yaml", *"{QUICK}".split(), "--output_dir", "labels"]) == 0
 """
 

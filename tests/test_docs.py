@@ -19,6 +19,7 @@ import sys
 import textwrap
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trl
@@ -28,6 +29,7 @@ from helpers_runs import COUNTDOWN, DEMO, ROOT, SHORT_ANSWERS
 from torch.distributed import run as torchrun
 
 import train_grpo
+from examples import warm_up
 from grpo.__main__ import main as tool
 from grpo.config.configure import configure
 from grpo.config.parsing import Parser
@@ -207,6 +209,9 @@ def run(words, capfd):
     if words[:2] == ["pip", "install"]:
         files = [word for before, word in pairwise(words) if before == "-r"]
         assert files and all((ROOT / file).is_file() for file in files)
+    elif words[:2] == ["python", "examples/warm_up.py"]:
+        settings = train_grpo.HYPERPARAMETERS
+        train(words[2:], capfd, script=SimpleNamespace(HYPERPARAMETERS=settings, main=warm_up.main))
     elif words[0] == "cp":
         assert words == ["cp", "train_grpo.py", "my_task.py"]
     elif words[:2] == ["python", "my_task.py"]:
@@ -305,7 +310,9 @@ def test_every_flag_in_backticks_exists(page):
     parsers = (launch_command_parser(), torchrun.get_args_parser())
     launchers = {option.strip("-") for parser in parsers for option in parser._option_string_actions}
     sources = [
-        path.read_text(encoding="utf-8") for name in ("grpo", "benchmarks") for path in (ROOT / name).rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for name in ("grpo", "benchmarks", "examples")
+        for path in (ROOT / name).rglob("*.py")
     ]
     others = {flag for text in sources for flag in re.findall(r"\"--([a-z][a-z0-9_-]*)\"", text)}
     assert not flags - set(Parser().settings) - others - launchers - FOREIGN

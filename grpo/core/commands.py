@@ -72,11 +72,11 @@ def resume(started: Mapping[str, Any], run: Path) -> str:
         started: `launcher`, `program` and `argv` of its last session, as in run.json.
         run: its directory, which may have been moved since.
     """
-    words = [*_without(started["argv"], ("output_dir", "resume_from_checkpoint")), "--output_dir", str(run)]
+    words = [*without(started["argv"], ("output_dir", "resume_from_checkpoint")), "--output_dir", str(run)]
     return line(started["launcher"], started["program"], [*words, "--resume_from_checkpoint", "auto"])
 
 
-def _without(argv: Sequence[str], settings: Collection[str]) -> Iterator[str]:
+def without(argv: Sequence[str], settings: Collection[str]) -> Iterator[str]:
     """Yield a command line's words without these flags and their values."""
     words = iter(argv)
     for word in words:

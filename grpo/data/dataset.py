@@ -61,7 +61,7 @@ class Questions:
         cut_off: True if the held-out rows were cut off the training rows.
         lengths: tokens of the prompts of `rows`, and of those dropped for their length.
         tokens: a hash of the tokens of the held-out prompts, else of those of `rows`, and of the end token.
-        reasoning: text before the answer in the first thousand gold solutions of `rows`.
+        reasoning: text before the answer in each row's gold solution; "" where it has none.
         dropped: counts of dropped rows by their reason: `unusable` lack a question or a gold answer.
         findings: preflight's lines about the rows.
         marks: where the gold answers are, in words.
@@ -145,7 +145,7 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
         cut_off=tables.cut_off,
         lengths=lengths,
         tokens=tokens,
-        reasoning=short[REASONING][:1000],
+        reasoning=short[REASONING][:],
         dropped=dropped,
         findings=findings,
         marks=tables.marks,
@@ -176,7 +176,7 @@ def load_questions(
         cut_off=tables.cut_off,
         lengths=lengths,
         tokens=tokens,
-        reasoning=held_out[REASONING][:1000],
+        reasoning=held_out[REASONING][:],
         dropped={"unusable": tables.unusable},
         findings=[*tables.findings, about_held_out(tables, len(held_out)), about_lengths(tables, lengths)],
         marks=tables.marks,

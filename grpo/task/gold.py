@@ -35,6 +35,7 @@ _THIN = re.compile("(?<=[0-9])[\u2009\u202f\u00a0](?=[0-9]{3}(?![0-9]))")  # a s
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that do not separate thousands, or further lines
 _ANSWER = re.compile(r"[#* ]*(?:final )?answer[:* ]*\n(.*)", re.IGNORECASE | re.DOTALL)  # after ####: a heading of it
 _HEADING = re.compile(r"\s*[^\W\d_][^\n]*\n\s*\S")  # after ####: a line that begins with a word, above a text
+_CALCULATED = re.compile("<<[^<>\n]*>>")  # GSM8K's calculator: 48/2 = <<48/2=24>>24
 _NAMED = re.compile(r"\W*(?:steps?|(?:final )?answer|solution|explanation|reasoning|proof|notes?)\b", re.IGNORECASE)
 
 
@@ -241,8 +242,12 @@ def _after_hashes(text: str) -> str | None:
 
 
 def reasoning_before(solution: Any) -> str:
-    """Return a gold solution up to its answer; all of it if the answer is in a box, "" if it is not text."""
+    """Return a gold solution up to its answer; all of it if the answer is in a box, "" if it is not text.
+
+    GSM8K's calculator marks are dropped: they are not part of a completion.
+    """
     if not isinstance(solution, str):
         return ""
+    solution = _CALCULATED.sub("", solution)
     *before, _ = re.split(r"####|<answer>", solution.replace("<think>", "").replace("</think>", ""))
     return "".join(before).strip() if before else solution.strip()

@@ -406,7 +406,8 @@ CAUSES = (  # the most important first
     Cause(
         "zero_variance",
         _all_wrong,
-        "use easier questions (dataset_name), num_shots 1, more num_generations or dynamic_sampling",
+        "use easier questions (dataset_name), num_shots 1, more num_generations or dynamic_sampling, or warm up "
+        "(docs/warm-up.md)",
     ),
     Cause("zero_variance", _all_alike, "add a reward to reward_funcs that tells completions apart"),
     Cause(

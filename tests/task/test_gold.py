@@ -148,6 +148,7 @@ def test_gsm8k_has_the_answers_of_the_recipe():
 
 def test_reasoning_is_what_comes_before_the_answer():
     assert reasoning_before("2 + 2 = 4\n#### 4") == "2 + 2 = 4" == reasoning_before("2 + 2 = 4 <answer>4</answer>")
+    assert reasoning_before("48 / 2 = <<48/2=24>>24 clips\n#### 24") == "48 / 2 = 24 clips"
     assert reasoning_before(MATH[0]) == MATH[0] and reasoning_before(4) == "" == reasoning_before(None)
 
 
