@@ -120,7 +120,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = ArgumentParser(prog="warm_up.py", description="All other flags are those of the run.")
+    about, others = (__doc__ or "").partition("\n")[0], "All other flags are those of the run."
+    parser = ArgumentParser(prog="warm_up.py", description=about, epilog=others)
     parser.add_argument("--script", default="train_grpo.py", help="has the HYPERPARAMETERS; default: %(default)s")
     parser.add_argument("--sft_steps", type=int, default=STEPS, help="optimizer steps; default: %(default)s")
     parser.add_argument("--sft_learning_rate", type=float, help=f"default: {TIMES} times the run's learning_rate")
