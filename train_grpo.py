@@ -139,8 +139,8 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
     attn_implementation="flash_attention_2",  # in training: flash-attn's, or else torch's own; sampling uses sdpa
-    # AdamW's updates of bf16 weights are mostly lost to rounding. If the memory allows it, use dtype="float32" with
-    # learning_rate=1e-6.
+    # AdamW's updates of bf16 weights are mostly lost to rounding. dtype="float32" keeps them; so does, in less memory,
+    # optim="adamw_torch_8bit" with optim_args="bf16_stochastic_round=true" (pip install torchao).
     optim="adamw_torch",
     num_shots=0,  # worked examples in each prompt; 1 helps a model that never writes the format
     # Added since

@@ -12,7 +12,7 @@ controls   the real rewards against three that teach no answers: chance, the rea
            answers shuffled, and those that look at no gold answer. What these gain in lenient accuracy training
            gives away by itself. The last two are made for the demo's sums
 rates      learning rates, of all weights and of an adapter
-weights    the same two rates on float32 and on bfloat16 weights, for a GPU
+weights    weights in float32, in bfloat16, and in bfloat16 rounded by chance (torchao)
 options    settings that may help
 dynamic    groups whose rewards are all equal, replaced or not
 
@@ -33,6 +33,7 @@ import common
 from rich.console import Console
 from rich.table import Table
 
+from grpo.config.hardware import KEEPS_UPDATES
 from grpo.core import jsonfiles
 from grpo.core.errors import UserError, one_line
 from grpo.report.files import RunFiles
@@ -60,9 +61,9 @@ SWEEPS: dict[str, dict[str, list[str]]] = {
         **{f"LoRA {rate}": ["--learning_rate", rate, *ADAPTER] for rate in RATES},
     },
     "weights": {
-        f"{dtype} {rate}": ["--dtype", dtype, "--learning_rate", rate]
-        for dtype in ("float32", "bfloat16")
-        for rate in ("5e-6", "1e-6")
+        "float32": ["--dtype", "float32"],
+        "bfloat16": ["--dtype", "bfloat16"],
+        "by chance": ["--dtype", "bfloat16", *KEEPS_UPDATES.split()],
     },
     "options": {
         "as given": [],

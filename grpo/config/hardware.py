@@ -27,8 +27,13 @@ recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --
 OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
 NEEDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes", "use_liger_kernel": "liger_kernel"}
-# Its optimizers, by their names: others of 8 bits are torchao's
+OF_TORCHAO = re.compile("adamw_torch_[48]bit")
 OF_BITSANDBYTES = re.compile(r"(?!.*torch_).*(8bit|32bit|bnb|paged|ademamix)")
+OPTIMIZERS = {"bitsandbytes": OF_BITSANDBYTES, "torchao": OF_TORCHAO}  # by their names
+
+# torchao's AdamW with its moments in 8 bits: it rounds bfloat16 weights up or down by chance, on average not at all
+ROUNDS_BY_CHANCE = re.compile("bf16_stochastic_round=(y|yes|t|true|on|1)(,|$)", re.IGNORECASE)
+KEEPS_UPDATES = "--optim adamw_torch_8bit --optim_args bf16_stochastic_round=true"
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r {}{}, or use --use_vllm false"
 # Settings that vLLM, or TRL with vLLM, does not support
@@ -69,9 +74,6 @@ def fit_to_machine(settings: Settings, program: str = "train_grpo.py") -> None:
         if settings[key] and not settings["use_cpu"] and importlib.util.find_spec(package) is None:
             name = package.replace("_", "-")
             raise UserError(f"{key}: {name} is not installed; pip install {name}, or use --{key} false")
-    needs_package = OF_BITSANDBYTES.match(settings["optim"]) and importlib.util.find_spec("bitsandbytes") is None
-    if needs_package and not settings["use_cpu"]:
-        raise UserError("optim: bitsandbytes is not installed; pip install bitsandbytes, or use --optim adamw_torch")
     _check_vllm(settings, given_by(settings.origin, "flag"))
     if settings["dataloader_num_workers"]:
         _check_workers()
@@ -81,6 +83,9 @@ def fit_to_machine(settings: Settings, program: str = "train_grpo.py") -> None:
         _use_cpu(settings)
     else:
         _use_gpu(settings, program)
+    for package, names in OPTIMIZERS.items():
+        if names.match(settings["optim"]) and importlib.util.find_spec(package) is None:
+            raise UserError(f"optim: {package} is not installed; pip install {package}, or use --optim adamw_torch")
     # eval_only has no rollouts
     settings.set("use_vllm", bool(settings["use_vllm"]) and not settings["eval_only"], MACHINE)
     _note_rounding(settings)
@@ -112,10 +117,12 @@ def _use_cpu(settings: Settings) -> None:
     settings.set("bf16", bool(settings["bf16"] and "bf16" in chosen), MACHINE)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
         return
-    needs = f"{settings['optim']} needs CUDA"
+    if "optim" in flags and OF_TORCHAO.match(settings["optim"]):  # which compiles for CPUs, too
+        return
+    reason = f"{settings['optim']} is for GPUs"
     if "optim" in flags:
-        raise UserError(f"optim: {needs}; use --optim adamw_torch on a CPU")
-    note = Check("warning", "optim", needs, "adamw_torch is used on the CPU")
+        raise UserError(f"optim: {reason}; use --optim adamw_torch on a CPU")
+    note = Check("warning", "optim", reason, "adamw_torch is used on the CPU")
     settings.set("optim", "adamw_torch", MACHINE, note)
 
 
@@ -151,8 +158,7 @@ def _use_gpu(settings: Settings, program: str) -> None:
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
         note = Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)")
         settings.set("attn_implementation", "sdpa", MACHINE, note)
-    whole = not _launched_sharded() and not any(settings[key] for key in SHARDING)
-    if settings["optim"] == "adamw_torch" and whole and not settings["eval_only"]:
+    if settings["optim"] == "adamw_torch" and not _is_sharded(settings) and not settings["eval_only"]:
         finding = "adamw_torch is computed as adamw_torch_fused: the same update by fewer kernels"
         settings.set("optim", "adamw_torch_fused", MACHINE, Check("ok", "optimizer", finding, routine=True))
 
@@ -160,6 +166,11 @@ def _use_gpu(settings: Settings, program: str) -> None:
 def _launched_sharded() -> list[str]:
     """List the launcher's variables that say that it divides weights or optimizer among devices."""
     return [key for key in SHARDED if os.environ.get(key) == "true"]
+
+
+def _is_sharded(settings: Mapping[str, Any]) -> bool:
+    """Return whether settings or a launcher divide weights or optimizer among devices."""
+    return bool(_launched_sharded() or any(settings[key] for key in SHARDING))
 
 
 def _reason_against_cuda() -> str:
@@ -204,12 +215,18 @@ def _choose_vllm(settings: Settings) -> None:
         settings.set("vllm_max_model_length", longest, MACHINE)
 
 
-def _note_rounding(settings: Settings) -> None:
+def loses_updates(settings: Mapping[str, Any]) -> bool:
+    """Return whether AdamW's updates of bfloat16 weights are rounded to the nearest number, mostly that of before."""
     # adapters are float32, except that TRL makes them bfloat16 on quantized weights
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
-    kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
-    if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
-        return
-    finding = f"{settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights (at 5e-6); "
-    finding += "dtype float32 keeps them all"
-    settings.notes.append(Check("ok", "optim", finding))
+    in_16_bits = settings["dtype"] == "bfloat16" and (quantized or not settings["use_peft"])
+    by_chance = OF_TORCHAO.match(settings["optim"]) and ROUNDS_BY_CHANCE.search(settings["optim_args"] or "")
+    # FSDP2's weights are float32, and so are ZeRO's copies of them
+    return in_16_bits and settings["optim"].startswith("adamw") and not (by_chance or _is_sharded(settings))
+
+
+def _note_rounding(settings: Settings) -> None:
+    if loses_updates(settings) and not settings["eval_only"]:
+        finding = f"{settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights (at 5e-6); "
+        finding += f"dtype float32 keeps them all, and so does {KEEPS_UPDATES} without a float32 copy"
+        settings.notes.append(Check("ok", "optim", finding))

@@ -115,8 +115,10 @@ def weight_bytes(
     weights = shape.trained * trained + (shape.parameters * frozen if shape.adapter else 0.0)
     optim = optimizer(training)
     state = shape.trained * next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
-    if "8bit" in optim and not shape.adapter:
-        state += 6.0 * shape.vocabulary * shape.hidden  # the Trainer excludes embeddings from 8-bit state
+    if "8bit" in optim and "torch" not in optim and not shape.adapter:
+        state += (
+            6.0 * shape.vocabulary * shape.hidden
+        )  # the Trainer excludes embeddings from bitsandbytes' 8-bit state
     return weights / shards, shape.trained * trained / shards, state / shards
 
 

@@ -38,6 +38,7 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data) -> list[TrainerCallback]:
         MetricsFile(run),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
+        RoundAlike(),
         Watch(run.output, skip, run.stop.ask, run.config.script.stop_on_alarm),
         StopAtRolloutEnd(run),  # moves to the end, to see the requests of the others
         Progress(scorer.rewards, console.golds_of(data.train), scorer.task),
@@ -131,6 +132,22 @@ class SkipNonFiniteSteps(OfTrainer):
             self.stop(
                 f"{MAX_SKIPPED} skipped steps in a row: the gradient contains NaN or infinity; no weight changed"
             )
+
+
+class RoundAlike(TrainerCallback):
+    """Let all processes draw the same numbers in an optimizer step, each of its own seed and number.
+
+    An optimizer that rounds weights by chance would otherwise make other weights of each process' copy, which nothing
+    makes equal again: TRL seeds the processes differently.
+    """
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._drawing = torch.random.fork_rng([args.device.index] if args.device.type == "cuda" else [])
+        self._drawing.__enter__()
+        torch.manual_seed(args.seed + state.global_step)
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._drawing.__exit__(None, None, None)
 
 
 class Watch(OfTrainer):

@@ -25,3 +25,5 @@ def build(trainer: Any) -> None:
     if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
         with one_line(f"optim_args: {args.optim_args}: " if args.optim_args else "optim: "):
             trainer.create_optimizer()
+            if type(trainer.optimizer).__module__.startswith("torchao."):  # which compiles its first step
+                torch.compile(torch.neg, fullgraph=True)(torch.ones(1, device=trainer.accelerator.device))

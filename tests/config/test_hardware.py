@@ -17,6 +17,9 @@ from grpo.config.configure import configure, merge
 from grpo.core.errors import UserError
 from grpo.core.settings import Settings
 
+OPTIONAL = {*hardware.NEEDS.values(), *hardware.OPTIMIZERS}
+BY_CHANCE = {"optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=true"}
+
 
 def settings(flags=(), **overrides):
     """The default settings as merged, for a GPU, without a tracker; these are flags, no other is."""
@@ -50,9 +53,7 @@ def gpus(monkeypatch):
         )
         monkeypatch.setattr(hardware, "is_flash_attn_2_available", lambda: flash)
         monkeypatch.setattr(hardware, "is_vllm_available", lambda: vllm)
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name: name not in hardware.NEEDS.values() or packages or None
-        )
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name not in OPTIONAL or packages or None)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
@@ -100,6 +101,8 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note.finding
     assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
     assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
+    (note,) = fitted(values := settings(["use_cpu"], use_cpu=True, **BY_CHANCE))
+    assert values["optim"] == "adamw_torch" and "adamw_torch_8bit is for GPUs" in note.finding
     values = settings(["use_cpu", "attn_implementation"], use_cpu=True, attn_implementation="eager")
     hardware.fit_to_machine(values)
     assert values["attn_implementation"] == "eager"
@@ -235,13 +238,27 @@ def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsy
     [
         ({}, 1),
         ({"use_peft": True}, 0),
+        ({"use_peft": True, "load_in_4bit": True}, 1),
         ({"dtype": "float32"}, 0),
+        ({"fsdp": "full_shard"}, 0),
+        (BY_CHANCE, 0),
+        (BY_CHANCE | {"optim_args": "block_size=128, bf16_stochastic_round=Yes"}, 0),
+        (BY_CHANCE | {"optim_args": None}, 1),
+        (BY_CHANCE | {"optim_args": "bf16_stochastic_round=false"}, 1),
+        (BY_CHANCE | {"optim": "adamw_torch"}, 1),  # which does not read them
     ],
 )
 def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     gpus(1)
     notes = [note for note in fitted(settings(**overrides)) if note.name != "optimizer"]
     assert len(notes) == noted and all(note.name == "optim" for note in notes)
+    assert all(hardware.KEEPS_UPDATES in note.finding for note in notes)
+
+
+def test_the_remedy_against_rounding_removes_the_note(gpus):
+    gpus(1)
+    given = merge(train_grpo.HYPERPARAMETERS, ["--report_to", "none", *hardware.KEEPS_UPDATES.split()]).settings
+    assert {key: given[key] for key in BY_CHANCE} == BY_CHANCE and not fitted(Settings(given))
 
 
 @pytest.mark.parametrize(
@@ -277,6 +294,8 @@ def test_adamw_is_fused_where_a_gpu_has_all_weights(asked, launcher, computed, g
         ({"use_peft": True, "load_in_4bit": True}, r"load_in_4bit: .*pip install bitsandbytes"),
         ({"use_liger_kernel": True}, r"use_liger_kernel: .*pip install liger-kernel"),
         ({"optim": "adamw_8bit"}, r"^optim: .*pip install bitsandbytes, or use --optim adamw_torch"),
+        (BY_CHANCE, r"^optim: torchao is not installed; pip install torchao, or use --optim adamw_torch"),
+        (BY_CHANCE | {"use_cpu": True}, "^optim: torchao is not installed"),
     ],
 )
 def test_what_is_missing_is_one_line(asked, says, gpus):
@@ -286,9 +305,11 @@ def test_what_is_missing_is_one_line(asked, says, gpus):
 
 
 @each(kind.value for kind in OptimizerNames)
-def test_bitsandbytes_optimizers_are_known_by_their_names(kind):
-    known = importlib.import_module("transformers.trainer_optimizer")._BITSANDBYTES_OPTIMIZERS
-    assert bool(hardware.OF_BITSANDBYTES.match(kind)) is (kind in known or "galore_adamw_8bit" in kind)  # needs both
+def test_optimizers_of_other_packages_are_known_by_their_names(kind):
+    known = importlib.import_module("transformers.trainer_optimizer")
+    of_both = "galore_adamw_8bit" in kind  # needs bitsandbytes, too
+    assert bool(hardware.OF_BITSANDBYTES.match(kind)) is (kind in known._BITSANDBYTES_OPTIMIZERS or of_both)
+    assert bool(hardware.OF_TORCHAO.match(kind)) is (kind in known._TORCHAO_OPTIMIZERS)
 
 
 def test_workers_are_refused_where_no_lock_can_be_shared(monkeypatch):

@@ -68,6 +68,9 @@ def assert_same(actual, expected, at=""):
         assert len(actual) == len(expected), at
         for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
             assert_same(one, other, f"{at}/{index}")
+    elif hasattr(expected, "__tensor_flatten__"):  # torchao's, which know no equality
+        for name in expected.__tensor_flatten__()[0]:
+            assert_same(getattr(actual, name), getattr(expected, name), f"{at}/{name}")
     elif isinstance(expected, torch.Tensor):
         assert torch.equal(actual, expected), at
     elif hasattr(expected, "tobytes"):

@@ -38,6 +38,8 @@ def test_two_processes_are_as_one(launch, tmp_path):
     assert [(one["unchanged"], one["asked"]) for one in found] == [([2, 3, 4], [4])] * 2
     written = (tmp_path / "watched/alarms.jsonl").read_text().splitlines()
     assert sum("nonfinite_gradient" in line for line in written) == 1  # both have seen it
+    if "rounded" in found[0]:
+        check_rounded(*(one["rounded"] for one in found))
 
 
 @pytest.mark.skipif(not is_deepspeed_available(), reason="DeepSpeed is not installed")
@@ -68,6 +70,13 @@ def check_options_of_a_resumed_run(weights, options, tmp_path):
         for other in (unchanged, weights)
     )
     assert changed > 1e-4 and wrong < 1e-2 * changed
+
+
+def check_rounded(one, other):
+    """Both copies are the same, and not those of before."""
+    first = load_file(f"{MODEL}/model.safetensors")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all((one[name] != weight).any() for name, weight in first.items() if weight.dim() == 2)
 
 
 def check_against_one_process(found, tmp_path):

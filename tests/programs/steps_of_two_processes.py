@@ -1,19 +1,24 @@
 """One optimizer step of both trainers, and steps that one process spoils: steps_of_two_processes.py MODEL DIRECTORY
 
-Started by a launcher. Each process saves its gradients, the first log and the steps in DIRECTORY/RANK.pt.
+Started by a launcher. Each process saves its gradients, the first log, the steps and rounded weights in
+DIRECTORY/RANK.pt.
 """
 
+import importlib.util
 import os
 import sys
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from helpers_trainer import PROMPTS, Spoil, completions, seven_tenths, trained, watched
+from helpers_trainer import PROMPTS, Spoil, completions, make_trainer, seven_tenths, trained, watched
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 from grpo.core import processes
+from grpo.training.callbacks import RoundAlike
+from grpo.training.run_trainer import RunTrainer
 from lean_grpo import LeanGRPOTrainer
 
 
@@ -69,6 +74,15 @@ def step(trainer_class, name, model, output, batch=8):
     return gradients, log[0], trainer
 
 
+def rounded_by_chance(model, output):
+    """This process' copy of bfloat16 weights after two steps, the second of which changes them."""
+    settings = {"optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=true", "max_steps": 2}
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype="bfloat16")
+    trainer = make_trainer(RunTrainer, policy, output, callbacks=[RoundAlike()], learning_rate=1e-5, **settings)
+    trainer.train()
+    return trainer.model.state_dict()
+
+
 def main(model, output):
     rank, result = int(os.environ["RANK"]), {}
     for name in CASES:
@@ -81,6 +95,8 @@ def main(model, output):
     spoil = Spoil(trainer, [2, 3, 4] if rank == 1 else [])
     trainer.train()
     result["unchanged"], result["asked"] = spoil.unchanged, watch.asked
+    if importlib.util.find_spec("torchao") and result["distributed"] == "MULTI_CPU":  # each has all weights
+        result["rounded"] = rounded_by_chance(model, f"{output}/rounded")
     torch.save(result, f"{output}/{rank}.pt")
     del trainer, watch, spoil
     processes.end_process_group()

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers_report import write_run
 from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
@@ -17,7 +18,7 @@ from grpo.report import report
 from grpo.runs import checkpoints
 from grpo.task import Task
 from grpo.task.prompts import XML
-from grpo.training.callbacks import LiveReport, MetricsFile
+from grpo.training.callbacks import LiveReport, MetricsFile, RoundAlike
 
 
 def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
@@ -61,6 +62,24 @@ def test_the_report_is_rewritten_while_a_run_trains(tmp_path, capsys):
     (run / "run.json").write_text("{")
     LiveReport(run).on_log(None, state, None)
     assert not page.exists() and "no report while it trains" in capsys.readouterr().out
+
+
+# --- Optimizers that round by chance
+
+
+def test_an_optimizer_step_draws_the_same_in_all_processes():
+    """Other numbers in the next step, and the rest of the run draws its own."""
+    args, drawn = SimpleNamespace(device=torch.device("cpu"), seed=42), []
+    for process in (0, 1):
+        torch.manual_seed(process)
+        own = torch.get_rng_state()
+        for step in (3, 4):
+            callback, state = RoundAlike(), SimpleNamespace(global_step=step)
+            callback.on_pre_optimizer_step(args, state, None)
+            drawn.append(torch.rand(1).item())
+            callback.on_optimizer_step(args, state, None)
+        assert torch.equal(torch.get_rng_state(), own)
+    assert drawn[:2] == drawn[2:] and len(set(drawn)) == 2
 
 
 # --- Steps that are not finite

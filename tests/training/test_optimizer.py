@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from helpers_trainer import make_trainer
 from trl import GRPOTrainer
 
@@ -63,3 +64,49 @@ def test_training_uses_the_optimizer_that_was_built(optim, arguments, build):
     built = trainer.optimizer
     trainer.train()
     assert trainer.optimizer.optimizer is built and built.state
+
+
+# --- bfloat16 weights
+
+
+BY_CHANCE = {"optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=true"}
+
+
+def displacement(build, dtype=torch.bfloat16, **settings):
+    """How far weights like Qwen's get in 100 steps at the script's rate, with gradients that have a direction."""
+    trainer = build(learning_rate=5e-6, adam_beta2=0.99, **settings)
+    random = torch.Generator().manual_seed(0)
+    before = (torch.randn(128, 128, generator=random) * 0.03).bfloat16()
+    weight = torch.nn.Parameter(before.to(dtype, copy=True))
+    options = {key: value for key, value in trainer.optimizer.defaults.items() if key in ("lr", "betas", "eps")}
+    own = {"bf16_stochastic_round": True} if settings.get("optim_args") else {}
+    optimizer = type(trainer.optimizer)([weight], **options, **own)
+    direction = torch.randn(128, 128, generator=random)
+    for _ in range(100):
+        weight.grad = (direction + torch.randn(128, 128, generator=random)).to(dtype)
+        optimizer.step()
+    return weight.detach().float() - before.float()
+
+
+def test_plain_adamw_loses_the_updates_of_bfloat16_weights(build):
+    reference = displacement(build, torch.float32, optim="adamw_torch")
+    assert (displacement(build, optim="adamw_torch") * reference).sum() < 0.1 * (reference**2).sum()
+
+
+@pytest.mark.slow
+def test_rounding_by_chance_keeps_them(build):
+    pytest.importorskip("torchao")
+    reference = displacement(build, torch.float32, optim="adamw_torch")
+    moved = displacement(build, **BY_CHANCE)
+    assert ((moved * reference).sum() / (reference**2).sum()).item() == pytest.approx(1, abs=0.05)
+
+
+def test_a_missing_compiler_is_one_line_before_the_run_begins(build, monkeypatch):
+    pytest.importorskip("torchao")
+
+    def refuse(*args, **kwargs):
+        raise RuntimeError("No working C++ compiler found\nmore")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.raises(UserError, match=r"^optim_args: bf16_stochastic_round=true: No working C\+\+ compiler found$"):
+        build(**BY_CHANCE)

@@ -25,6 +25,7 @@ from grpo.training.run_trainer import RunTrainer
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
 OFF_POLICY, BY_CHANCE = "an adapter, off-policy", "TRL's own step, rewards by chance"
 REFILLED = "groups replaced by further prompts"
+ROUNDED = "bfloat16 weights that are rounded by chance"
 CASES = {  # and the step of the checkpoint that is resumed
     # a rollout serves two steps, twice: checkpoints are due at each step and written at every fourth
     OFF_POLICY: (
@@ -43,6 +44,7 @@ CASES = {  # and the step of the checkpoint that is resumed
         {"dynamic_sampling": "2", "reward_funcs": "chance.rarely", "allow_custom_rewards": "true"},
         5,
     ),
+    ROUNDED: ({"dtype": "bfloat16", "optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=true"}, 3),
 }
 CHANCE = """
 import random
@@ -55,8 +57,12 @@ def rarely(completions, **kwargs):
 """
 
 
-@pytest.mark.parametrize("case", [OFF_POLICY, REFILLED, pytest.param(BY_CHANCE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "case", [OFF_POLICY, REFILLED, *(pytest.param(case, marks=pytest.mark.slow) for case in (BY_CHANCE, ROUNDED))]
+)
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
+    if case == ROUNDED:
+        pytest.importorskip("torchao")
     overrides, step = CASES[case]
     Path("chance.py").write_text(CHANCE)
     flags = tiny_run(**{**SHORT, **overrides})
