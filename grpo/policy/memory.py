@@ -116,9 +116,7 @@ def weight_bytes(
     optim = optimizer(training)
     state = shape.trained * next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
     if "8bit" in optim and "torch" not in optim and not shape.adapter:
-        state += (
-            6.0 * shape.vocabulary * shape.hidden
-        )  # the Trainer excludes embeddings from bitsandbytes' 8-bit state
+        state += 6.0 * shape.vocabulary * shape.hidden  # the Trainer gives bitsandbytes' embeddings 32 bits
     return weights / shards, shape.trained * trained / shards, state / shards
 
 

@@ -400,8 +400,9 @@ CAUSES = (  # the most important first
     Cause(
         "weights_unchanged",
         _weights_unchanged,
-        "raise learning_rate (docs/reading-curves.md#which-learning-rate) or max_steps; bfloat16 weights may lose their "
-        "updates to rounding (#weights-in-bfloat16 there); if grad_norm is 0, no reward differed within a group, or the trained parameters are frozen",
+        "raise learning_rate (docs/reading-curves.md#which-learning-rate) or max_steps; bfloat16 weights may "
+        "lose their updates to rounding (#weights-in-bfloat16 there); if grad_norm is 0, no reward differed within a "
+        "group, or the trained parameters are frozen",
     ),
     Cause(
         "zero_variance",
