@@ -38,7 +38,7 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data) -> list[TrainerCallback]:
         MetricsFile(run),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
-        RoundAlike(),
+        *([RoundAlike()] if "stochastic" in (run.args.optim_args or "") else []),
         Watch(run.output, skip, run.stop.ask, run.config.script.stop_on_alarm),
         StopAtRolloutEnd(run),  # moves to the end, to see the requests of the others
         Progress(scorer.rewards, console.golds_of(data.train), scorer.task),
@@ -135,14 +135,14 @@ class SkipNonFiniteSteps(OfTrainer):
 
 
 class RoundAlike(TrainerCallback):
-    """Let all processes draw the same numbers in an optimizer step, each of its own seed and number.
+    """Let all processes draw the same numbers in an optimizer step, from the run's seed and the step's number.
 
-    An optimizer that rounds weights by chance would otherwise make other weights of each process' copy, which nothing
-    makes equal again: TRL seeds the processes differently.
+    TRL seeds processes differently, so an optimizer that rounds by chance would round each process' copy of the
+    weights differently, and nothing would make the copies equal again.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._drawing = torch.random.fork_rng([args.device.index] if args.device.type == "cuda" else [])
+        self._drawing = torch.random.fork_rng([args.device] if args.device.type == "cuda" else [])
         self._drawing.__enter__()
         torch.manual_seed(args.seed + state.global_step)
 

@@ -70,6 +70,15 @@ def test_the_estimate_is_what_is_counted(size, adapter, checkpointing, optim, mo
     assert sum(memory.least(adapted, config.training, config.model).values()) < 1e9 * peak
 
 
+def test_torchao_keeps_all_moments_in_8_bits():
+    """bitsandbytes' embeddings have 32."""
+    shape, (training, model), found = memory.shape(QWEN_15B), on_a_gpu(), []
+    for training.optim in ("adamw_torch_8bit", "adamw_8bit"):
+        found.append(memory.least(shape, training, model)["optimizer"])
+    assert found[0] == 2.03 * shape.parameters
+    assert found[1] == found[0] + 6 * QWEN_15B.vocab_size * QWEN_15B.hidden_size
+
+
 @pytest.mark.parametrize("adapter", [None, LORA])
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 def test_the_least_does_not_depend_on_completions(adapter, beta):

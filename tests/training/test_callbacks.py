@@ -6,6 +6,7 @@ On two processes: test_two_processes.py. The alarms themselves: test_causes.py.
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from grpo.report import report
 from grpo.runs import checkpoints
 from grpo.task import Task
 from grpo.task.prompts import XML
-from grpo.training.callbacks import LiveReport, MetricsFile, RoundAlike
+from grpo.training.callbacks import LiveReport, MetricsFile, RoundAlike, callbacks_of
 
 
 def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
@@ -80,6 +81,13 @@ def test_an_optimizer_step_draws_the_same_in_all_processes():
             callback.on_optimizer_step(args, state, None)
         assert torch.equal(torch.get_rng_state(), own)
     assert drawn[:2] == drawn[2:] and len(set(drawn)) == 2
+
+
+@pytest.mark.parametrize(("arguments", "alike"), [("bf16_stochastic_round=true", 1), ("momentum=0.9", 0), (None, 0)])
+def test_a_run_has_its_processes_round_alike(arguments, alike, monkeypatch):
+    run = MagicMock(output=Path("run"), args=SimpleNamespace(optim_args=arguments))
+    monkeypatch.setattr("grpo.training.callbacks.console.golds_of", lambda rows: [])
+    assert sum(isinstance(one, RoundAlike) for one in callbacks_of(run, MagicMock(), MagicMock())) == alike
 
 
 # --- Steps that are not finite
