@@ -168,6 +168,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_dataset_name=None,  # None: from dataset_name
     eval_split="test",  # without this split, a tenth of the rows, or a quarter of few, is held out
     eval_num_samples=1,  # 8 also samples 8 answers to each question, for maj@8 and pass@8
+    eval_by=None,  # a column of the data, such as "subject": accuracy for each of its values, too
     per_device_eval_batch_size=256,  # questions at once
     reward_weights=None,  # one for each reward; None: all 1
     packed=True,  # train without padding: TRL's gradient in less time; False takes TRL's own step

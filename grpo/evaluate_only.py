@@ -9,6 +9,7 @@ from grpo.policy.loading import digest_of_configuration, digest_of_weights, load
 from grpo.policy.templates import fit_to_template
 from grpo.preflight import preflight
 from grpo.preflight.plan import Plan
+from grpo.results.by_kind import by_kind
 from grpo.results.printing import print_summaries
 from grpo.runs.run import Run
 from grpo.scoring.registry import needing_gold, weights_of
@@ -42,6 +43,7 @@ def evaluate_only(run: Run, task: Task, rewards: Rewards) -> int:
         run.begin(**task.record(), data=questions.counts())
         if is_first_process():
             save(run.output, "only", evaluation)
-            print_summaries({"only": evaluation.summary})
+            kinds = by_kind(config.script.eval_by, {"only": evaluation.samples})
+            print_summaries({"only": evaluation.summary}, kinds=kinds)
         run.end("evaluated")
     return run.exit_status

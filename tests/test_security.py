@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers_pickles import RAN, plant
-from helpers_report import Page, page_of, write_run
+from helpers_report import Page, add_kinds, page_of, write_run
 from helpers_runs import DEMO, LEARNS, ROOT
 from helpers_samples import answered
 from huggingface_hub import HfApi
@@ -30,6 +31,7 @@ from grpo.report import charts, contents, hub
 from grpo.report.files import read_run
 from grpo.report.report import write_page
 from grpo.results import comparison, summary
+from grpo.results.by_kind import by_kind
 from grpo.results.printing import print_answers, print_summaries
 from grpo.results.summary import summarize
 from grpo.runs.directory import claim
@@ -421,13 +423,13 @@ def harmless(tmp_path_factory):
     """The report of a run whose every text is harmless."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(charts, "draw_curves", lambda *_: None)
-        return page_of(write_run(tmp_path_factory.mktemp("harmless") / "run"))
+        return page_of(add_kinds(write_run(tmp_path_factory.mktemp("harmless") / "run"), ["plain", 2], "plain"))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "draw_curves", lambda *_: None)  # a picture, which takes a second
-    page = page_of(write_run(tmp_path / "hostile", HOSTILE[kind]))
+    page = page_of(add_kinds(write_run(tmp_path / "hostile", HOSTILE[kind]), [HOSTILE[kind], 2], HOSTILE[kind]))
     assert [(tag, sorted(attrs)) for tag, attrs in page.elements] == [
         (tag, sorted(attrs)) for tag, attrs in harmless.elements
     ]
@@ -481,7 +483,9 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
     compared = comparison.compare([one], [one], text)
-    print_summaries(dict.fromkeys(("before", "after"), summarize([one])), compared)
+    of_kind = replace(one, row=dict(one.row) | {text: text})
+    kinds = by_kind(text, {when: [of_kind] for when in ("before", "after")})
+    print_summaries(dict.fromkeys(("before", "after"), summarize([one])), compared, kinds)
     state = type("State", (), {"global_step": 10})()
     more_rewards.debug_reward_func([text], answer=[text], prompts=[text], trainer_state=state)
     print(UserError(text))

@@ -357,6 +357,12 @@ class ScriptArguments:
         change=MEASURE,
         needs=(HELD_OUT,),
     )
+    eval_by: str | None = _setting(
+        None,
+        "A column of the data: held-out accuracy for each of its values, too.",
+        change=NOTHING,
+        needs=(HELD_OUT,),
+    )
     eval_every: int | None = _setting(
         None,
         "Also evaluate every N optimizer steps (eval_strategy steps, eval_steps N); 0: only before and after.",

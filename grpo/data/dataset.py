@@ -26,11 +26,12 @@ from grpo.data.findings import (
     Table,
     Tables,
     about_held_out,
+    about_kinds,
     about_lengths,
     about_overlap,
     asked_in,
 )
-from grpo.data.remedies import reason_without_rows, require_columns
+from grpo.data.remedies import reason_without_rows, require_columns, require_held_out_column
 from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.gold import (
     lacks_mark,
@@ -135,7 +136,7 @@ def load_data(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase, ne
     findings, dropped = tables.findings, {"unusable": tables.unusable}
     train, dropped["overlap"] = drop_overlap(train, held_out)
     findings.append(about_overlap(dropped["overlap"], tables.cut_off))
-    findings.append(about_held_out(tables, len(held_out)))
+    findings += [about_held_out(tables, len(held_out)), *about_kinds(script.eval_by, held_out)]
     lengths, tokens = _measured(config, tokenizer, len(train), train, held_out)
     short, dropped["too_long"] = drop_long(train, lengths, script.max_prompt_length)
     findings.append(about_lengths(tables, lengths, dropped["too_long"]))
@@ -178,7 +179,12 @@ def load_questions(
         tokens=tokens,
         reasoning=held_out[REASONING][:],
         dropped={"unusable": tables.unusable},
-        findings=[*tables.findings, about_held_out(tables, len(held_out)), about_lengths(tables, lengths)],
+        findings=[
+            *tables.findings,
+            about_held_out(tables, len(held_out)),
+            *about_kinds(script.eval_by, held_out),
+            about_lengths(tables, lengths),
+        ],
         marks=tables.marks,
         texts=tables.texts,
         question_column=tables.question_column,
@@ -212,6 +218,10 @@ def _read_tables(
         question = question_column_of(column_names(usable), script.question_column)
         made, reading = make_prompts(usable, task, needs_gold, script.question_column, script.answer_column, label)
         by_kind[kind] = Table(label, raw, rows, made, reading)
+    if script.eval_by is not None and script.eval_samples != 0:
+        table = by_kind.get("evaluation") or by_kind["training"]  # which the held-out rows are cut off
+        columns = [name for name in table.made.column_names if name not in ("prompt", REASONING, ASKED)]
+        require_held_out_column(script.eval_by, columns, table.name, script.prepare if task.prepare else None)
     return Tables(config, task, tokenizer, by_kind, question, script.answer_column, looked_at)
 
 

@@ -18,6 +18,7 @@ from grpo.core.text import counted, listed, shorten, visible
 from grpo.data.columns import TextColumn, text_columns
 from grpo.data.files import Row
 from grpo.data.sources import about_files
+from grpo.results.by_kind import MOST, counts_of, value_of
 from grpo.results.comparison import FEWEST
 from grpo.task.gold import alternatives, mark_name, readable, where_marked
 from grpo.task.prompts import SYSTEM, Message
@@ -419,6 +420,22 @@ def about_held_out(tables: Tables, count: int) -> Check:
     remedy = "raise eval_samples or max_samples, add rows, or use another eval_dataset_name"
     few = f"this many cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
     return warn_if(count < ENOUGH, "held out", line, f"{few}; {remedy}")
+
+
+def about_kinds(column: str | None, held_out: Dataset) -> Iterator[Check]:
+    """Count the held-out questions by the values of the column `eval_by`, and refuse one that tells each question."""
+    if column is None or not len(held_out):
+        return
+    kinds = Counter(map(value_of, held_out[column]))
+    counts = counts_of(kinds.elements())
+    shown = ", ".join(f"{shorten(name, 40)} {count:,}" for name, count in counts.items())
+    line, remedy = f"{counted(len(kinds), 'kind')} by {column}: {shown}", "make fewer kinds of them in a `prepare`"
+    if len(kinds) == len(held_out) > MOST:
+        line = f"each of the {counted(len(held_out), 'held-out question')} has another {column}, such as "
+        line += ", ".join(shorten(name, 40) for name in [*kinds][:2])
+        yield Check("error", "eval_by", line, f"name a column that many rows share, or {remedy}")
+        return
+    yield warn_if(len(kinds) > MOST, "eval_by", line, f"the {MOST - 1} largest have a row each; {remedy}")
 
 
 def about_lengths(tables: Tables, lengths: Sequence[int], dropped: int | None = None) -> Check:

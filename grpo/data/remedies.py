@@ -76,6 +76,19 @@ def require_columns(
         )
 
 
+def require_held_out_column(column: str, columns: Sequence[str], label: str, prepare: str | None) -> None:
+    """Raise UserError if held-out rows lack the column of `eval_by`.
+
+    Args:
+        columns: those that the rows keep.
+        prepare: the user's, if it makes the rows.
+    """
+    if column not in columns:
+        kept = f"what {prepare} returns for {label}" if prepare else label
+        remedy = f"let it return {column!r}, too, or name one of these" if prepare else "name one of these"
+        raise UserError(f"eval_by: {kept} has no column {column!r}; it has {listed(columns)}: {remedy}")
+
+
 def reader_of(columns: Sequence[str], hidden: Sequence[str] = ()) -> str:
     """Return the function of examples/rows.py that reads rows with these columns, or "".
 

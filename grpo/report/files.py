@@ -16,6 +16,7 @@ from grpo.core.errors import UserError
 from grpo.core.processes import is_locked
 from grpo.report.curves import Curve, read_curves
 from grpo.results import measures, summary
+from grpo.results.by_kind import Kinds, by_kind
 from grpo.results.measures import Measure
 from grpo.results.readers import read_alarms, read_comparison, read_evaluation, read_metrics
 from grpo.results.record import RunRecord
@@ -58,6 +59,10 @@ class RunFiles:
     def results(self) -> dict[str, summary.TableRow]:
         """The rows of the results table, by the key in eval_*.json."""
         return summary.table_rows(self.evaluations, self.comparison)
+
+    def kinds_by(self, column: str | None) -> Kinds | None:
+        """The kinds of the held-out questions by a column, such as the setting `eval_by`; None without it."""
+        return by_kind(column, {when: self.samples(when) for when in self.evaluations}) if column else None
 
     @property
     def meanings(self) -> dict[str, str]:

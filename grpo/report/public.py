@@ -77,6 +77,7 @@ RECORD = (
     "best_step",
 )
 SESSION = ("started", "from_step", "changed", "seconds", "status")
+OF_DATA = ("by",)  # keys of comparison.json with cells of the data, which stay here as its questions do
 EXACT = ("prompt", "shots")  # for `ask`
 
 
@@ -120,7 +121,7 @@ def copy(run: Path, folder: Path, repository: str = "") -> None:
         elif not any(contents.entries(name)) or path.suffix in PICTURES:
             target.symlink_to(path.resolve())
         elif path.suffix == ".json":
-            _copy_changed(path, target, read_object, partial(_mapped, change=hide), write_json)
+            _copy_changed(path, target, read_object, lambda value: _mapped(_without_cells(value), hide), write_json)
         elif path.suffix == ".jsonl":
             _copy_changed(path, target, read_lines, partial(_mapped, change=hide), write_lines)
         else:
@@ -130,6 +131,11 @@ def copy(run: Path, folder: Path, repository: str = "") -> None:
         write_json(folder / "run.json", _public_record(record, hide))
     if "report.html" in files:
         write_page(read_run(folder), public=True)
+
+
+def _without_cells(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object without the keys that have cells of the user's data."""
+    return {key: item for key, item in value.items() if key not in OF_DATA}
 
 
 def _copy_changed(

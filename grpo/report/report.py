@@ -116,6 +116,7 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
         "of_reward": of_reward,
         "pattern": run.record.pattern,
         "lenient": change_of(LENIENT, run.comparison),
+        "kinds": run.kinds_by(run.settings.get("eval_by")),
         "answers": answers,
         "most_frequent": most_frequent,
     }

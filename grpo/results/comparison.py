@@ -114,6 +114,20 @@ def compare(before: Sequence[Sample], after: Sequence[Sample], judge_error: str 
     return changes | {"verdict": verdict, "sentence": sentence}
 
 
+def is_decided(measure: Measure, change: Mapping[str, Any]) -> bool:
+    """True if chance does not explain a measure's change, or if it is known to be next to none.
+
+    >>> is_decided(LENIENT, _changes([(False, True)] * 6)), is_decided(LENIENT, _changes([(False, True)] * 5))
+    (True, False)
+    """
+    low, high = change.get("difference_low"), change.get("difference_high")
+    if low is None or high is None:
+        return False
+    if measure.is_share:
+        return is_significant(change["fixed"], change["broken"]) or _is_next_to_none(change)
+    return low > 0 or high < 0 or low == high
+
+
 def change_of(measure: Measure, comparison: Mapping[str, Any]) -> dict[str, Any]:
     """Return the change of a measure in a comparison; {} if it has none."""
     changes = comparison if measure in measures.MEASURES else comparison.get("rewards") or {}
@@ -175,11 +189,15 @@ def _verdict(n: int, changes: Mapping[str, Any], one_answer: str = "") -> tuple[
             what = "exactly right in the tags" if measure is STRICT else "in the format"
             tags = _shown(what, changes[measure.name])
             return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}."
-    if max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE:
+    if _is_next_to_none(lenient):
         return "no_change", f"No change: {shown}."
     few = lenient["fixed"] + lenient["broken"]
     why = f", as only {few} answers changed" if lenient["p_value"] < SIGNIFICANT else ""
     return "too_small_to_tell", f"The sample of {n} is too small to tell{why}: {shown}."
+
+
+def _is_next_to_none(share: Mapping[str, Any]) -> bool:
+    return max(abs(share["difference_low"]), abs(share["difference_high"])) <= NO_CHANGE
 
 
 def _verdict_by_reward(reward: Mapping[str, Any]) -> tuple[str, str]:

@@ -8,8 +8,9 @@ from rich.table import Table
 
 from grpo.core.processes import show
 from grpo.core.text import for_rich, shorten
+from grpo.results.by_kind import Kinds
 from grpo.results.measures import of_summaries
-from grpo.results.summary import HEADINGS, table_rows
+from grpo.results.summary import HEADINGS, Cell, table_rows
 from grpo.scoring.sample import Sample
 from grpo.task.gold import readable
 from rewards import Gold
@@ -48,8 +49,15 @@ def print_answers(when: str, samples: Sequence[Sample], pattern: str = "xml") ->
         show_answer(title, sample.question, sample.text, sample.how_read(pattern), sample.gold, notes)
 
 
-def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
-    """Print the summary `only`, or `before` and `after` with their comparison."""
+def _with_range(cell: Cell) -> str:
+    value, interval = cell
+    return f"{value} ({interval.replace(' to ', '-')})" if interval else value
+
+
+def print_summaries(
+    summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None, kinds: Kinds | None = None
+) -> None:
+    """Print the summary `only`, or `before` and `after` with their comparison, and a row for each kind of question."""
     last = list(summaries.values())[-1]
     meant = [f"{measure.words}: {text}" for measure in of_summaries([last]) if (text := measure.meaning(last))]
     caption = "; ".join(meant) or "no accuracy"
@@ -58,8 +66,13 @@ def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, 
     for heading in ["", *(HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
         table.add_column(heading, justify="right" if heading else "left")
     for name, cells in table_rows(summaries, comparison or {}).values():
-        values = [f"{value} ({interval.replace(' to ', '-')})" if interval else value for value, interval in cells[:2]]
-        table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
+        table.add_row(for_rich(name), *map(_with_range, cells[:2]), *(change for change, _ in cells[2:]))
+    if kinds:
+        table.add_section()
+        table.add_row(for_rich(kinds.title), style="bold")
+        for kind in kinds.kinds:
+            changes = [f"{value} {kind.note or (ends and f'({ends})')}" for value, ends in kind.cells[2:]]
+            table.add_row(for_rich(kind.label), *map(_with_range, kind.cells[:2]), *changes)
     show(table)
     if comparison:
         verdict, _, figures = comparison["sentence"].partition(": ")

@@ -76,6 +76,13 @@ class ChangeOfMean(TypedDict, total=False):
     difference_high: Number
 
 
+class ChangesByKind(TypedDict):
+    """The change of accuracy, or without gold answers of the reward, for each value of a column (`eval_by`)."""
+
+    column: str
+    kinds: list[dict[str, Any]]
+
+
 class Comparison(TypedDict, total=False):
     """comparison.json, besides the changes of its measures."""
 
@@ -84,6 +91,7 @@ class Comparison(TypedDict, total=False):
     sentence: str
     diagnosis: list[str] | None
     rewards: dict[str, ChangeOfMean | None] | None
+    by: ChangesByKind | None
 
 
 CHANGES = {measure.name: (ChangeOfShare if measure.is_share else ChangeOfMean) | None for measure in measures.MEASURES}

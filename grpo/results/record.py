@@ -58,6 +58,7 @@ class KindsOfSettings(TypedDict, total=False):
     model_name_or_path: str | None
     dataset_name: str | None
     judge: str | None
+    eval_by: str | None
     reward_funcs: list[str] | None
     reward_weights: list[float] | None
     metric_for_best_model: str | None

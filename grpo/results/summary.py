@@ -55,13 +55,19 @@ def table_rows(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any
     k = next((summary["k"] for summary in summaries if "k" in summary), "k")
     table = {}
     for measure in measures.of_summaries(summaries):
-        cells = [_cell(measure, summary, measure.key) for summary in summaries]
-        if len(summaries) == 2:
-            figures = [summary[measure.key] for summary in summaries if summary.get(measure.key) is not None]
-            apart = {"difference": figures[1] - figures[0]} if len(figures) == 2 else {}
-            cells.append(_cell(measure, change_of(measure, comparison) or apart, "difference", "+"))
+        cells = table_cells(measure, summaries, change_of(measure, comparison))
         table[measure.key] = measure.label.replace("@k", f"@{k}"), cells
     return table
+
+
+def table_cells(measure: Measure, summaries: Sequence[Summary], change: Summary) -> list[Cell]:
+    """Return the cells of a measure: one for each evaluation, and one for the change if there are two."""
+    cells = [_cell(measure, summary, measure.key) for summary in summaries]
+    if len(summaries) == 2:
+        figures = [summary[measure.key] for summary in summaries if summary.get(measure.key) is not None]
+        apart = {"difference": figures[1] - figures[0]} if len(figures) == 2 else {}
+        cells.append(_cell(measure, change or apart, "difference", "+"))
+    return cells
 
 
 def _cell(measure: Measure, summary: Summary, key: str, sign: str = "") -> Cell:

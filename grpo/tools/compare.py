@@ -21,8 +21,9 @@ from grpo.core.settings import ScriptArguments, about, makes_another_experiment
 from grpo.core.text import counted, decimals, for_rich, shorten
 from grpo.report.files import RunFiles, read_run
 from grpo.results import comparison, measures
+from grpo.results.by_kind import Kind, by_kind
 from grpo.results.comparison import change_of, mean_interval
-from grpo.results.measures import Measure
+from grpo.results.measures import Measure, Summary
 from grpo.runs.differences import Difference, compare, without_rest
 from grpo.runs.facts import JUDGE, ROWS, with_rule
 from grpo.scoring.sample import Sample
@@ -115,7 +116,8 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.record.changes]
     one_experiment = all(about(key).is_seed for key in settings) and not (sources or resumed)
     copies = _copies(runs) if one_experiment else {}
-    lines = [*after_training(runs), *resumed, *filter(None, [by_version(runs)])]
+    column, other_columns = _kinds_column(runs)
+    lines = [*after_training(runs, column), *other_columns, *resumed, *filter(None, [by_version(runs)])]
     lines += [
         f"{copy} has the same answers as {first}, letter by letter: they count as one run"
         for copy, first in copies.items()
@@ -123,7 +125,10 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     show("Before → after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     rewarded = REWARDING.isdisjoint(settings) and not (_reward_functions(runs) | {JUDGE}) & {*sources}
     counted_runs = [run for run in runs if run.directory not in copies] if one_experiment else []
-    show(_table(runs, counted_runs, [] if rewarded else [measures.REWARD]))
+    hidden = [] if rewarded else [measures.REWARD]
+    show(_table(runs, counted_runs, hidden))
+    if kinds := _table_of_kinds(runs, counted_runs, column, hidden):
+        show(kinds)
     if settings or sources:
         lines.append("What differs:")
     elif one_experiment:
@@ -180,8 +185,56 @@ def _table(runs: Sequence[RunFiles], counted_runs: Sequence[RunFiles], hidden: S
     return table
 
 
-def after_training(runs: Sequence[RunFiles]) -> list[str]:
-    """Compare each later run with the first, by their answers to the same questions after training."""
+def _kinds_column(runs: Sequence[RunFiles]) -> tuple[str | None, list[str]]:
+    """Return the column `eval_by` of the runs, and a line if they have several. One of a single run is all runs'."""
+    columns = {str(run.directory): column for run in runs if (column := run.settings.get("eval_by"))}
+    if len(different := list(dict.fromkeys(columns.values()))) < 2:
+        return (different or [None])[0], []
+    named = ", ".join(f"{shorten(column, 40)} in {run}" for run, column in columns.items())
+    return None, [f"No accuracy by kind of question: eval_by is {named}"]
+
+
+def _table_of_kinds(
+    runs: Sequence[RunFiles], counted_runs: Sequence[RunFiles], column: str | None, hidden: Sequence[Measure]
+) -> Table | None:
+    """Build the table of the kinds of questions, with a column for each run; None without kinds.
+
+    Args:
+        counted_runs, hidden: as for `_table`.
+    """
+    found = {run.directory: run.kinds_by(column) for run in runs}
+    measured = [kinds.measure for kinds in found.values() if kinds]
+    if not measured or measured[0] in hidden or len(set(measured)) > 1:
+        return None
+    of_runs = {path: {kind.name: kind for kind in kinds.kinds} if kinds else {} for path, kinds in found.items()}
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column(for_rich(next(kinds.title for kinds in found.values() if kinds)), overflow="fold")
+    for path in [*found, *(["mean gain"] if counted_runs else [])]:
+        table.add_column(for_rich(str(path)), justify="right", overflow="fold")
+    for name in dict.fromkeys(name for kinds in of_runs.values() for name in kinds):
+        own = [kinds.get(name) for kinds in of_runs.values()]
+        gained = [of_runs[run.directory].get(name) for run in counted_runs]
+        differences = [kind.change["difference"] for kind in gained if kind and "difference" in kind.change]
+        means = [_mean([measured[0].factor * one for one in differences], measured[0])] if counted_runs else []
+        label = next(kind.label for kind in own if kind)
+        table.add_row(for_rich(label), *(_cell_of_kind(kind) if kind else MISSING for kind in own), *means)
+    return table
+
+
+def _cell_of_kind(kind: Kind) -> str:
+    """Format `before → after`, and below it the gain with its interval and what follows from it."""
+    lines = [" → ".join(value for value, _ in kind.cells[:2])]
+    for value, interval in kind.cells[2:]:
+        lines.append(", ".join(filter(None, [f"{value} ({interval})" if interval else value, kind.note])))
+    return "\n".join(lines)
+
+
+def after_training(runs: Sequence[RunFiles], column: str | None = None) -> list[str]:
+    """Compare each later run with the first, by their answers to the same questions after training.
+
+    Args:
+        column: `eval_by`; each kind of questions has a line of its own, too.
+    """
     first, *others = runs
     answers, lines = first.samples("after"), []
     for run in others:
@@ -200,6 +253,13 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
             same = f"the {counted(len(pairs), 'question')} that both answered (of {len(answers)} and {len(theirs)})"
         if parts:
             lines.append(f"After training, on {same}, {run.directory} against {first.directory}: {', '.join(parts)}")
+        kinds = by_kind(column, {"first": [ours for ours, _ in pairs], "other": [theirs for _, theirs in pairs]})
+        if kinds and kinds.measure.is_share:
+            lines += [
+                ", ".join(filter(None, [f"  {kind.label}: {_paired(kinds.measure, kind.change)}", kind.note]))
+                for kind in kinds.kinds
+                if kind.change
+            ]
     return lines
 
 
@@ -229,7 +289,7 @@ def _common(ours: Sequence[Sample], others: Sequence[Sample], by_row: bool) -> l
     return [(answer, theirs[key(answer)].pop(0)) for answer in ours if theirs.get(key(answer))]
 
 
-def _paired(measure: Measure, change: dict[str, Any]) -> str:
+def _paired(measure: Measure, change: Summary) -> str:
     """Describe a paired difference with its interval."""
     points, low, high = (decimals(100 * change[f"difference{end}"], 1, "+") for end in ("", "_low", "_high"))
     counts = f"{change['fixed']} better, {change['broken']} worse"

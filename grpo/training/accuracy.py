@@ -18,6 +18,7 @@ from grpo.data.dataset import Data
 from grpo.policy.answering import Policy
 from grpo.policy.evaluation import Evaluation, HeldOut, save
 from grpo.results import comparison
+from grpo.results.by_kind import by_kind
 from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
 from grpo.results.samples import file_of, read_samples
@@ -101,10 +102,11 @@ class AccuracyCurve(OfTrainer):
             needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
             seen = trainer.history, trainer.state.log_history, before.samples, after.samples, compared
             reasons = causes.explain(*seen, refused_golds(trainer.scorer.task, before.samples)) if needed else []
-            compared |= {"step": step, "diagnosis": reasons}
+            kinds = by_kind(run.config.script.eval_by, {"before": before.samples, "after": after.samples})
+            compared |= {"step": step, "diagnosis": reasons} | ({"by": kinds.to_json()} if kinds else {})
             write_json(run.output / "comparison.json", compared)
             print_answers("after training", after.samples, trainer.scorer.task.prompt.pattern)
-            print_summaries({"before": before.summary, "after": after.summary}, compared)
+            print_summaries({"before": before.summary, "after": after.summary}, compared, kinds)
 
     def _evaluate(self, held_out: HeldOut) -> Evaluation:
         """Evaluate the policy as it is now. Raise GivenUp for a signal while training."""

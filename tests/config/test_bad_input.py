@@ -88,6 +88,9 @@ FILES = {
     "broken line": data(ROW + '{"question', "line 2"),
     "no rows": data("", "'given.jsonl'"),
     "no gold answers": data(lines([{"question": row["question"]} for row in ROWS]), "answer_column:"),
+    "eval_by missing": Case("eval_by: training data 'rows.jsonl' has no column 'subject'; it has question, answer: name one", {"eval_by": "subject", "dataset_name": "rows.jsonl"}, files={"rows.jsonl": lines(ROWS)}),
+    "eval_by missing where held out": Case("eval_by: evaluation data 'given.jsonl' has no column 'level'", {"eval_by": "level", "dataset_name": "with.jsonl", "eval_dataset_name": "given.jsonl"}, files={"given.jsonl": lines(ROWS), "with.jsonl": lines([{**row, "level": 1} for row in ROWS])}),
+    "eval_by names each row": Case("eval_by: each of the 25 held-out questions has another id, such as 0, 1; name", {"eval_by": "id", "dataset_name": "rows.jsonl", "eval_dataset_name": "held.jsonl"}, files={"rows.jsonl": lines(ROWS), "held.jsonl": lines([{**row, "question": f"{at}: {row['question']}", "id": at} for at, row in enumerate(ROWS[:25])])}),
     "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
 }  # fmt: skip
 

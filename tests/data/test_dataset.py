@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 from types import SimpleNamespace
 
 import pandas as pd
@@ -213,6 +214,39 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
 # --- Held-out questions
 
 USER, REPLY = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "Well."}
+
+
+def kinds_line(*subjects, **settings):
+    """What is said of held-out questions of these subjects, if they are evaluated by it."""
+    rows = [row | {"subject": subjects[at % len(subjects)]} for at, row in enumerate(sums(400, "#### {}"))]
+    (line,) = [line for line in load(rows, eval_by="subject", **settings).findings if line.name == "eval_by"]
+    return line
+
+
+def test_kinds_of_questions_are_counted_where_they_are_held_out():
+    line = kinds_line("sets", "algebra", None)
+    counts = dict(re.findall(r"(\S+) (\d+)(?:,|$)", line.finding))
+    assert line.finding.startswith("3 kinds by subject: algebra ") and [*counts] == ["algebra", "sets", "(none)"]
+    assert sum(map(int, counts.values())) == 100 and line.status == "ok"
+    many = kinds_line(*range(30))
+    assert many.status == "warning" and many.finding.startswith("30 kinds by subject: ")
+    assert "others (11 kinds) " in many.finding and many.remedy.startswith("the 19 largest have a row each; ")
+    each = kinds_line(*range(400))
+    assert each.status == "error" and "each of the 100 held-out questions has another subject" in each.finding
+
+
+@pytest.mark.parametrize("loader", [dataset.load_data, dataset.load_questions])
+def test_a_column_that_the_held_out_rows_lack_is_named(loader):
+    rows, settings = sums(30, "#### {}"), {"loader": loader, "eval_by": "subject"}
+    with pytest.raises(
+        UserError, match=r"^eval_by: training data .* has no column 'subject'; it has question, answer"
+    ):
+        load(rows, **settings)
+    settings |= {"prepare": "mine.prepare"}
+    task = dataclasses.replace(PLAIN, prepare=lambda row: {"question": row["question"], "answer": row["answer"]})
+    with pytest.raises(UserError, match=r"what mine.prepare returns for .*: let it return 'subject', too, or name"):
+        load([row | {"subject": "a"} for row in rows], task=task, **settings)
+    load(rows, eval_by="subject", eval_samples=0)  # nothing is held out
 
 
 def test_a_held_out_slice_is_small_and_not_trained_on():

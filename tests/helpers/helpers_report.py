@@ -123,6 +123,16 @@ def write_learner(run, gain, right=2, **settings):
     return run
 
 
+def add_kinds(run, values, column="subject"):
+    """Give the held-out questions of a run these values in a column, in turn, by which it evaluates (`eval_by`)."""
+    for path in run.glob("completions_*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = (line | {"row": {column: values[at % len(values)]}} for at, line in enumerate(lines))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change(run, settings=json.loads((run / "run.json").read_text())["settings"] | {"eval_by": column})
+    return run
+
+
 def page_of(run):
     """Draw a run's report, and read it."""
     contents.draw(run)

@@ -1,10 +1,11 @@
 """A file of a run is one line of FILES, which a run's end, a resumed run, `report` and `publish` read."""
 
+import json
 from pathlib import Path
 
 import pytest
 from helpers_checkpoints import make_checkpoint
-from helpers_report import write_run
+from helpers_report import add_kinds, change, write_run
 
 from grpo.__main__ import main as tool
 from grpo.core.jsonfiles import write_lines
@@ -47,6 +48,20 @@ def test_a_resumed_run_shows_no_result_of_its_last_end(tmp_path):
     record._set_aside(run, make_checkpoint(run, 4), RunRecord(step=24))
     assert {path.name for path in (run / "_ended-at-step-24").iterdir()} >= results
     assert (run / "eval_before.json").exists() and not any((run / name).exists() for name in results)
+
+
+def test_cells_of_the_data_stay_here(tmp_path):
+    """Kinds of questions, which a run's report and comparison.json name."""
+    run, copy = add_kinds(write_run(tmp_path / "run"), ["secret kind"]), tmp_path / "public"
+    change(run, "comparison.json", by={"column": "subject", "kinds": [{"kind": "secret kind", "n": 8}]})
+    contents.draw(run)
+    assert "secret kind" in (run / "report.html").read_text()
+    copy.mkdir()
+    public_copy.copy(run, copy)
+    texts = {path.name: path.read_text() for path in copy.iterdir() if path.suffix != ".png"}
+    assert {"comparison.json", "report.html", "run.json"} <= texts.keys()
+    assert [name for name, text in texts.items() if "secret kind" in text] == []
+    assert json.loads(texts["comparison.json"])["lenient"]["fixed"] == 2
 
 
 @pytest.mark.parametrize(

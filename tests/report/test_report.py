@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from helpers_report import PARTS, Page, add_metrics, change, page_of, write_run
+from helpers_report import PARTS, Page, add_kinds, add_metrics, change, page_of, write_run
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -15,6 +15,7 @@ from grpo.core.errors import UserError
 from grpo.report import charts, contents, report
 from grpo.report.curves import Curve
 from grpo.report.files import read_run
+from grpo.results.comparison import tango
 
 
 @pytest.fixture
@@ -123,6 +124,26 @@ def test_always_answering_names_an_answer_and_never_the_others_together(run, und
 
 def test_numbers_that_happen_to_recur_are_no_labels(run, undrawn):
     assert "Always answering" not in page_of(run).text
+
+
+def test_kinds_of_questions_have_a_row_each(run, undrawn):
+    """With the interval of the change, and what does not follow from it; before training and alone, too."""
+    add_kinds(run, ["algebra", "algebra", "<b>sets</b>", None])
+    text = page_of(run).text
+    assert "Accuracy, lenient, by subject" in text
+    low, high = (f"{100 * end:+.1f}".replace("-", "−") for end in tango(3, 1, 4))
+    assert f"algebra (4) 25.0 4.6 to 69.9 75.0 30.1 to 95.4 +50.0 {low} to {high} too few to tell" in text
+    assert "<b>sets</b> (2)" in text and "(none) (2)" in text
+    for name in ("eval_after.json", "comparison.json", "completions_after.jsonl"):
+        (run / name).unlink()
+    text = page_of(run).text
+    assert "algebra (4) 25.0 4.6 to 69.9 (none) (2)" in text and "too few to tell" not in text
+
+
+def test_without_the_setting_no_kinds_are_shown(run, undrawn):
+    add_kinds(run, ["algebra"])
+    change(run, settings={"eval_by": None})
+    assert "algebra" not in page_of(run).text
 
 
 def test_a_rewards_own_numbers_have_curves_and_none_is_missing(run, no_picture):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import scipy
-from helpers_report import change, write_learner
+from helpers_report import add_kinds, change, write_learner
 
 from grpo.__main__ import main as tool
 from grpo.results import comparison
@@ -257,6 +257,33 @@ def test_values_of_other_rewards_share_no_column(runs, capsys, other):
     change(again, settings=json.loads((again / "run.json").read_text())["settings"] | other)
     change(again, origin=dict.fromkeys(other, "flag"))
     assert "1.25" not in shown(capsys, runs[0], again)
+
+
+def test_kinds_of_questions_have_a_row_of_each_run_and_a_line_against_the_first(runs, capsys, monkeypatch):
+    """By the column of the runs that have it, since the others' answers name it, too."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for run in runs:
+        add_kinds(run, ["algebra", "sets"])
+    for run in runs[1:]:
+        change(run, settings=json.loads((run / "run.json").read_text())["settings"] | {"eval_by": None})
+    said = shown(capsys, *runs)
+    assert "Accuracy, lenient, by subject seed1 seed2 seed3 mean gain" in said
+    low, high = (f"{100 * end:+.1f}".replace("-", "−") for end in comparison.tango(1, 0, 4))
+    assert "algebra (4) 25.0 → 50.0 25.0 → 75.0 25.0 → 100.0 +50.0" in said  # the mean of 25, 50 and 75
+    assert said.count("too few to tell") >= 6
+    line = f"lenient +25.0 points (95 % interval {low} to {high}; 1 better, 0 worse), too few to tell"
+    assert f"algebra (4): {line} sets (4): {line}" in said
+    change(runs[1], settings=json.loads((runs[1] / "run.json").read_text())["settings"] | {"eval_by": "level"})
+    said = shown(capsys, *runs)
+    assert "No accuracy by kind of question: eval_by is subject in seed1, level in seed2" in said
+    assert "algebra" not in said and "What differs: seed: 1 | 2 | 3" in said
+
+
+def test_a_run_without_the_column_has_no_kinds(runs, capsys):
+    add_kinds(runs[0], ["algebra"])
+    said = shown(capsys, *runs[:2])
+    assert "algebra (8) 25.0 → 50.0 – " in said and "– –" not in said.partition("algebra (8)")[0]
+    assert "algebra" not in shown(capsys, *runs[1:])
 
 
 def test_a_judge_of_ones_own_pairs_the_rows_that_it_reads(runs, capsys):

@@ -6,10 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers_runs import LEARNS
 from helpers_samples import answered
 
 import train_grpo
 from grpo.policy.evaluation import Evaluation, HeldOut
+from grpo.results.by_kind import by_kind
+from grpo.results.samples import read_samples
 from grpo.results.summary import summarize
 from grpo.runs.stop import Stop
 from grpo.scoring.sample import Sample
@@ -55,7 +58,8 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
         weights_step=12,
         scorer=Scorer(Task(XML), {}, {}),
     )
-    run = SimpleNamespace(output=tmp_path, stop=Stop())
+    config = SimpleNamespace(script=SimpleNamespace(eval_by=None))
+    run = SimpleNamespace(output=tmp_path, stop=Stop(), config=config)
     before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
     AccuracyCurve.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
     compared = json.loads((tmp_path / "comparison.json").read_text())
@@ -109,6 +113,24 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl):
     for name in ("README.md", "report.html"):
         text = Path("run", name).read_text()
         assert "Reward, weighted sum" in text and "Accuracy, lenient" not in text
+
+
+def test_kinds_of_questions_may_be_asked_for_later(tiny_run, write_jsonl, capsys):
+    """They change neither what is learned nor what a figure rests on, and follow from the answers alone."""
+    rows = [{"question": f"{n} + 1?", "answer": f"#### {n + 1}", "subject": "ab"[n % 2]} for n in range(40)]
+    words = tiny_run(**LEARNS | {"dataset_name": write_jsonl(rows), "save_steps": "1", "eval_every": "1"})
+    assert train_grpo.main(words) == 0
+    weights, before = Path("run/model.safetensors").read_bytes(), read("eval_before.json")
+    assert "by" not in read("comparison.json") and "by subject" not in capsys.readouterr().out
+    assert train_grpo.main([*words, "--resume_from_checkpoint", "auto", "--eval_by", "subject"]) == 0
+    out, compared = " ".join(capsys.readouterr().out.split()), read("comparison.json")
+    assert "(eval_by changed)" in out and "reused from the start of the run" in out
+    assert Path("run/model.safetensors").read_bytes() == weights and read("eval_before.json") == before
+    pair = [read_samples(Path(f"run/completions_{when}.jsonl")) for when in ("before", "after")]
+    assert compared["by"] == by_kind("subject", dict(zip(("before", "after"), pair, strict=True))).to_json()
+    assert [kind["kind"] for kind in compared["by"]["kinds"]] == ["a", "b"]
+    assert "2 kinds by subject: a " in out and "│ Accuracy, lenient, by subject" in out
+    assert "Accuracy, lenient, by subject" in Path("run/report.html").read_text()
 
 
 def test_a_judge_that_raises_gives_no_accuracy_but_the_reason(tiny_run, write_jsonl):
