@@ -51,6 +51,7 @@ FILES = (
     RunFile("eval_only.json"),
     RunFile("eval_after.json", is_result=True),
     RunFile("completions_*", is_private=True),
+    RunFile("completions_during.jsonl", is_log=True),
     RunFile("completions_after.jsonl", is_result=True),
     RunFile("comparison.json", is_result=True),
     RunFile("README.md", is_result=True),

@@ -20,7 +20,7 @@ from grpo.results.by_kind import Kinds, by_kind
 from grpo.results.measures import Measure
 from grpo.results.readers import read_alarms, read_comparison, read_evaluation, read_metrics
 from grpo.results.record import RunRecord
-from grpo.results.samples import file_of, read_samples
+from grpo.results.samples import file_of, read_samples, read_watched
 from grpo.scoring.sample import Sample
 
 
@@ -86,6 +86,18 @@ class RunFiles:
         """Names of the directories with results of earlier ends."""
         names = [path.name for path in self.directory.glob("_ended-at-step-*")]
         return sorted(names, key=lambda name: (len(name), name))
+
+    def watched(self) -> list[dict[int, Sample]]:
+        """For each of a few held-out questions its answers by step; [] if the run evaluates only before and after."""
+        during = file_of(self.directory, "during").exists() or self.settings.get("eval_strategy", "no") != "no"
+        if not (during and "before" in self.evaluations):
+            return []
+        whole = {
+            self.evaluations[when].get("step", 0): self.samples(when)
+            for when in ("before", "after")
+            if when in self.evaluations
+        }
+        return read_watched(self.directory, whole, self.evaluations["before"].get("measure"))
 
     def samples(self, when: str) -> list[Sample]:
         """The samples of an evaluation; [] if it does not count."""

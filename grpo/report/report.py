@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from grpo.results.summary import HEADINGS
 from grpo.scoring.sample import Sample
 from grpo.task.given import Share, distribution, repeat
 
+MOST_SHOWN = 6  # evaluations of a watched question, besides that of "after"
 REFRESH = 30  # least seconds between two versions of the page while a run trains
 
 
@@ -52,15 +54,56 @@ def limits(run: RunFiles) -> dict[str, float]:
     return limits
 
 
-def _examples(run: RunFiles) -> dict[str, list[tuple[Sample, Sample]]]:
-    """Return the answers before and after to fixed, broken and never right questions (by the lenient rule)."""
+def _selected(steps: Sequence[int], after: int | None) -> list[int]:
+    """Return a few of these optimizer steps, evenly spaced, with the first and the last one, and that of "after".
+
+    >>> _selected(range(0, 210, 10), 200), _selected([0, 10, 20], 10), _selected([], None)
+    ([0, 40, 80, 120, 160, 200], [0, 10, 20], [])
+    """
+    last = len(steps) - 1
+    evenly = (
+        {steps[round(at * last / (MOST_SHOWN - 1))] for at in range(MOST_SHOWN)} if last >= MOST_SHOWN else {*steps}
+    )
+    return sorted(evenly | {step for step in steps if step == after})
+
+
+def _watched(run: RunFiles) -> tuple[list[dict[str, Sample]], int]:
+    """Return the answers to the watched questions by what is above them, and the number of evaluations."""
+    answers, after = run.watched(), run.evaluations.get("after", {}).get("step")
+    steps = sorted({step for of_question in answers for step in of_question})
+    titles = {step: f"Step {step}" for step in _selected(steps, after)}
+    titles |= {
+        step: f"{HEADINGS[when]}, step {step}" for when, step in (("before", 0), ("after", after)) if step in titles
+    }
+    shown = [
+        {title: of_question[step] for step, title in titles.items() if step in of_question} for of_question in answers
+    ]
+    return shown, len(steps)
+
+
+def _paid(sample: Sample) -> str:
+    """Say what an answer earned: the weighted sum, and each reward that is not 0; "" if it was not scored."""
+    if sample.rewards is None:
+        return ""
+    total = "nothing, as a reward failed" if sample.reward is None else charts.number(sample.reward)
+    parts = [f"{short_name(name)} {charts.number(value)}" for name, value in sample.rewards.items() if value]
+    return f"{total} ({', '.join(parts)})" if parts else total
+
+
+def _examples(run: RunFiles, seen: Collection[Any]) -> dict[str, tuple[int, list[tuple[Sample, Sample]]]]:
+    """Return fixed, broken and never right questions (by the lenient rule): their number, and some answers.
+
+    Args:
+        seen: questions that are shown already.
+    """
     # a kill while writing leaves fewer
     pairs = list(zip(run.samples("before"), run.samples("after"), strict=False))
     kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
-    return {
-        kind: [(old, new) for old, new in pairs if (old.verdict.lenient, new.verdict.lenient) == wanted]
-        for kind, wanted in kinds.items()
-    }
+    found = {}
+    for kind, wanted in kinds.items():
+        of_kind = [(old, new) for old, new in pairs if (old.verdict.lenient, new.verdict.lenient) == wanted]
+        found[kind] = len(of_kind), [(old, new) for old, new in of_kind if old.question not in seen][:3]
+    return found
 
 
 def _distribution(run: RunFiles) -> tuple[list[Share], Share | None]:
@@ -93,7 +136,13 @@ def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     page = Environment(loader=folder, **rules)  # escapes markup that models write
-    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name, "rewarded": rewarded}
+    page.filters |= {
+        "number": charts.number,
+        "duration": _duration,
+        "short_name": short_name,
+        "rewarded": rewarded,
+        "paid": _paid,
+    }
     return page.get_template("report.html.j2")
 
 
@@ -106,10 +155,13 @@ def write_page(run: RunFiles, live: dict[str, Any] | None = None, public: bool =
     """
     again = None if public else commands.tool("report", str(run.directory.resolve()), anywhere=True)
     answers, most_frequent = _distribution(run)
+    watched, evaluations = _watched(run)
     values = {
         "run": run,
+        "watched": watched,
+        "evaluations_made": evaluations,
         "limits": limits(run),
-        "examples": _examples(run),
+        "examples": _examples(run, [answer.question for answers in watched for answer in answers.values()]),
         "live": live,
         "headings": HEADINGS,
         "again": again,

@@ -10,6 +10,7 @@ from grpo.core.processes import show
 from grpo.core.text import for_rich, shorten
 from grpo.results.by_kind import Kinds
 from grpo.results.measures import of_summaries
+from grpo.results.samples import watched
 from grpo.results.summary import HEADINGS, Cell, table_rows
 from grpo.scoring.sample import Sample
 from grpo.task.gold import readable
@@ -43,8 +44,8 @@ def show_answer(
 
 
 def print_answers(when: str, samples: Sequence[Sample], pattern: str = "xml") -> None:
-    """Print the first held-out questions, always the same, with their greedy completions."""
-    for sample in samples[:2]:
+    """Print two of the watched questions with their greedy completions."""
+    for sample in watched(samples)[:2]:
         title, notes = f"a held-out question, {when}", list(filter(None, [str(sample.verdict)]))
         show_answer(title, sample.question, sample.text, sample.how_read(pattern), sample.gold, notes)
 

@@ -21,7 +21,7 @@ from grpo.results import comparison
 from grpo.results.by_kind import by_kind
 from grpo.results.measures import of_summaries
 from grpo.results.printing import print_answers, print_summaries
-from grpo.results.samples import file_of, read_samples
+from grpo.results.samples import file_of, read_samples, save_watched
 from grpo.runs.resume import FOLLOW_A_METRIC
 from grpo.runs.run import Run
 from grpo.scoring.sample import Sample
@@ -149,6 +149,8 @@ class AccuracyCurve(OfTrainer):
         evaluation = self._evaluate(held_out)
         self.after = evaluation if ends else None
         self._log(evaluation.summary)
+        if is_first_process():
+            save_watched(self.run.output, evaluation.samples, state.global_step, self.run.measure)
         measures = {key: value for key, value in evaluation.summary.items() if is_number(value)}
         metric = self.trainer.args.metric_for_best_model
         if self._follows and metric not in measures:

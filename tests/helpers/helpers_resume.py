@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from helpers_runs import LEARNS
 
+from grpo.core.jsonfiles import read_lines
 from grpo.core.processes import LOCK
 from grpo.runs import checkpoints
 
@@ -47,6 +48,7 @@ def state_of(run):
     result["metrics"] = [without_clock(json.loads(line)) for line in lines]
     alarms = run / "alarms.jsonl"
     result["alarms"] = alarms.read_text() if alarms.exists() else ""
+    result["watched"] = read_lines(run / "completions_during.jsonl")
     result["samples"] = {p.name: pd.read_parquet(p).to_json() for p in sorted(run.glob("completions/*.parquet"))}
     return result
 

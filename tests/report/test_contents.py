@@ -67,6 +67,7 @@ def test_cells_of_the_data_stay_here(tmp_path):
 @pytest.mark.parametrize(
     ("name", "public"),
     [("metrics.jsonl", True), ("faults.jsonl", False), ("completions_only.jsonl", False), ("training_args.bin", False),
+     ("completions_during.jsonl", False),
      ("notes.jsonl", False), (".env.json", False), ("tokenizer.json", True)],
 )  # fmt: skip
 def test_questions_pickles_and_foreign_files_stay_here(name, public, tmp_path):

@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +17,7 @@ from grpo.report import charts, contents, report
 from grpo.report.curves import Curve
 from grpo.report.files import read_run
 from grpo.results.comparison import tango
+from grpo.results.samples import read_samples, save_watched
 
 
 @pytest.fixture
@@ -178,6 +180,70 @@ def test_the_page_needs_nothing_else(run, no_picture):
     addresses = [attrs.get("src") or attrs.get("href") for _, attrs in page.elements if {"src", "href"} & attrs.keys()]
     assert len(addresses) > 5 and all(address.startswith("data:image/svg+xml;base64,") for address in addresses)
     assert not re.search(r"https?:|url\(|@import|<link|<base", (run / "report.html").read_text())
+
+
+def watch(run, *steps, measure="m"):
+    """Let a run have answered its watched questions at these steps, besides before and after."""
+    before = read_samples(run / "completions_before.jsonl")
+    for step in steps:
+        given = {"text": f"at step {step}", "rewards": {"own": 2.0, "off": 0.0}, "reward": 1.5}
+        save_watched(run, [replace(sample, **given) for sample in before], step, measure)
+    for when in ("before", "after"):
+        change(run, f"eval_{when}.json", measure="m")
+    settings = json.loads((run / "run.json").read_text())["settings"]
+    change(run, settings=settings | {"eval_strategy": "steps"})
+
+
+def titles(page):
+    """What is above the answers to the first watched question."""
+    found = re.findall(r"(Before, step 0|Step \d+|After, step \d+)", page.text)
+    return found[: len(set(found))]
+
+
+def test_the_same_questions_are_shown_at_each_evaluation(run, undrawn):
+    watch(run, 8, 16)
+    page = page_of(run)
+    assert titles(page) == ["Before, step 0", "Step 8", "Step 16", "After, step 24"]
+    assert page.text.count("at step 8") == page.text.count("at step 16") == 4
+    assert "4 of the held-out questions, evenly spaced among them, at 4 evaluations." in page.text
+    assert "answer read: plain · paid: 1.5 (own 2)" in page.text
+    for at in (0, 2, 4, 6):
+        assert page.text.count(f"question {at} plain") == 1  # not among those fixed and broken once more
+    assert "Fixed (2 of 5)" in page.text and "Broken (1 of 2)" in page.text
+
+
+def test_of_many_evaluations_a_few_are_shown_and_all_are_named(run, undrawn):
+    watch(run, *range(1, 24))
+    page = page_of(run)
+    assert titles(page) == ["Before, step 0", "Step 5", "Step 10", "Step 14", "Step 19", "After, step 24"]
+    assert "at 6 of 25 evaluations." in page.text and "All are in completions_during.jsonl." in page.text
+    for name in ("eval_after.json", "comparison.json"):
+        change(run, name, step=3)
+    change(run, best_step=3)
+    shown = ["Before, step 0", "After, step 3", *(f"Step {step}" for step in (5, 9, 14, 18, 23))]
+    assert titles(page_of(run)) == shown
+
+
+def test_a_run_that_trains_shows_the_answers_so_far(run, undrawn):
+    watch(run, 8)
+    change(run, status="running")
+    for name in ("eval_after.json", "comparison.json", "completions_after.jsonl"):
+        (run / name).unlink()
+    assert report.refresh(run, steps=48) == ""
+    assert titles(Page(run / "report.html")) == ["Before, step 0", "Step 8"]
+    (run / "completions_during.jsonl").unlink()
+    assert report.refresh(run, steps=48) == "" and titles(Page(run / "report.html")) == ["Before, step 0"]
+
+
+def test_answers_of_another_measure_are_not_mixed(run, undrawn):
+    watch(run, 8)
+    watch(run, 16, measure="of other questions")
+    assert titles(page_of(run)) == ["Before, step 0", "Step 8", "After, step 24"]
+
+
+def test_without_evaluations_while_training_none_are_shown(run, undrawn):
+    change(run, settings={"eval_strategy": "no"})
+    assert titles(page_of(run)) == [] and "Fixed (3 of 5)" in page_of(run).text
 
 
 # --- Of a run that trains

@@ -21,8 +21,9 @@ from grpo.runs import checkpoints
 from grpo.training.checkpointing import SAVED_STATE
 from grpo.training.run_trainer import RunTrainer
 
+# Evaluated while it trains, too
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
-SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
+SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12", "eval_every": "2"}
 OFF_POLICY, BY_CHANCE = "an adapter, off-policy", "TRL's own step, rewards by chance"
 REFILLED = "groups replaced by further prompts"
 ROUNDED = "bfloat16 weights that are rounded by chance"
