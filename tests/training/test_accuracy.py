@@ -44,6 +44,13 @@ def test_the_run_is_that_without_it(tiny_run, monkeypatch):
         found = summary(when)
         assert all(found[key[5:]] == value for key, value in measured[step].items() if key.startswith("eval/"))
         assert {"pass_k", "accuracy_lenient_low"} < set(found)
+    asked = [json.loads(line) for line in Path("run/completions_during.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in asked] == [1] * 4 + [2] * 4 + [3] * 4
+    assert {line["measure"] for line in asked} == {summary("before")["measure"]}
+    assert all({"completion", "read", "lenient", "reward", "rewards"} <= line.keys() for line in asked)
+    after = {line["question"]: line for line in map(json.loads, Path("run/completions_after.jsonl").open())}
+    assert all(after[line["question"]]["completion"] == line["completion"] for line in asked[8:])
+    assert len({line["question"] for line in asked}) == 4 and not Path("without/completions_during.jsonl").exists()
     assert summary("after")["step"] == 3 and "pass_k" not in measured[3]
     low, share, high = (measured[1][f"eval/accuracy_lenient{end}"] for end in ("_low", "", "_high"))
     assert low <= share <= high and measured[1]["time/evaluation"] > 0
