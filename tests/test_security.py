@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers_pickles import RAN, plant
-from helpers_report import Page, add_kinds, page_of, write_run
+from helpers_report import Page, add_kinds, page_of, watch, write_run
 from helpers_runs import DEMO, LEARNS, ROOT
 from helpers_samples import answered
 from huggingface_hub import HfApi
@@ -418,18 +418,24 @@ HOSTILE = {
 }
 
 
+def write_all(run, text):
+    """A run with kinds of questions, and answers while it trained."""
+    column = text.encode(errors="replace").decode()
+    return watch(add_kinds(write_run(run, text), [text, 2], column), 8, reward=text)
+
+
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory):
     """The report of a run whose every text is harmless."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(charts, "draw_curves", lambda *_: None)
-        return page_of(add_kinds(write_run(tmp_path_factory.mktemp("harmless") / "run"), ["plain", 2], "plain"))
+        return page_of(write_all(tmp_path_factory.mktemp("harmless") / "run", "plain"))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "draw_curves", lambda *_: None)  # a picture, which takes a second
-    page = page_of(add_kinds(write_run(tmp_path / "hostile", HOSTILE[kind]), [HOSTILE[kind], 2], HOSTILE[kind]))
+    page = page_of(write_all(tmp_path / "hostile", HOSTILE[kind]))
     assert [(tag, sorted(attrs)) for tag, attrs in page.elements] == [
         (tag, sorted(attrs)) for tag, attrs in harmless.elements
     ]

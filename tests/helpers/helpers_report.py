@@ -1,13 +1,15 @@
 """A run's files, made up, and a reader of the page that reports them."""
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from helpers_samples import answered
 
-from grpo.core.jsonfiles import write_lines
+from grpo.core.jsonfiles import read_lines, write_lines
 from grpo.report import contents
 from grpo.results import comparison
+from grpo.results.samples import read_samples, save_watched
 
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
 GRADES = ("strict", "lenient", "format_strict", "format_soft")
@@ -130,6 +132,21 @@ def add_kinds(run, values, column="subject"):
         rows = (line | {"row": {column: values[at % len(values)]}} for at, line in enumerate(lines))
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     change(run, settings=json.loads((run / "run.json").read_text())["settings"] | {"eval_by": column})
+    return run
+
+
+def watch(run, *steps, measure="m", reward="own"):
+    """Let a run have answered its watched questions at these steps, besides before and after."""
+    for path in run.glob("completions_*.jsonl"):
+        write_lines(path, read_lines(path))  # as a run writes them: without half signs
+    before = read_samples(run / "completions_before.jsonl")
+    for step in steps:
+        given = {"text": f"at step {step}", "rewards": {reward: 2.0, "off": 0.0}, "reward": 1.5}
+        save_watched(run, [replace(sample, **given) for sample in before], step, measure)
+    for when in ("before", "after"):
+        change(run, f"eval_{when}.json", measure="m")
+    settings = json.loads((run / "run.json").read_text())["settings"]
+    change(run, settings=settings | {"eval_strategy": "steps"})
     return run
 
 

@@ -4,11 +4,10 @@ import base64
 import itertools
 import json
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from helpers_report import PARTS, Page, add_kinds, add_metrics, change, page_of, write_run
+from helpers_report import PARTS, Page, add_kinds, add_metrics, change, page_of, watch, write_run
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -17,7 +16,6 @@ from grpo.report import charts, contents, report
 from grpo.report.curves import Curve
 from grpo.report.files import read_run
 from grpo.results.comparison import tango
-from grpo.results.samples import read_samples, save_watched
 
 
 @pytest.fixture
@@ -180,18 +178,6 @@ def test_the_page_needs_nothing_else(run, no_picture):
     addresses = [attrs.get("src") or attrs.get("href") for _, attrs in page.elements if {"src", "href"} & attrs.keys()]
     assert len(addresses) > 5 and all(address.startswith("data:image/svg+xml;base64,") for address in addresses)
     assert not re.search(r"https?:|url\(|@import|<link|<base", (run / "report.html").read_text())
-
-
-def watch(run, *steps, measure="m"):
-    """Let a run have answered its watched questions at these steps, besides before and after."""
-    before = read_samples(run / "completions_before.jsonl")
-    for step in steps:
-        given = {"text": f"at step {step}", "rewards": {"own": 2.0, "off": 0.0}, "reward": 1.5}
-        save_watched(run, [replace(sample, **given) for sample in before], step, measure)
-    for when in ("before", "after"):
-        change(run, f"eval_{when}.json", measure="m")
-    settings = json.loads((run / "run.json").read_text())["settings"]
-    change(run, settings=settings | {"eval_strategy": "steps"})
 
 
 def titles(page):
