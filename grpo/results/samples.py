@@ -1,4 +1,4 @@
-"""The samples of an evaluation in a run's directory, and the answer that they give most."""
+"""The samples of an evaluation in a run's directory, those of a few questions while it trains, and the answer given most."""
 
 import json
 from collections.abc import Mapping, Sequence

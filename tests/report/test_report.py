@@ -202,7 +202,7 @@ def test_of_many_evaluations_a_few_are_shown_and_all_are_named(run, undrawn):
     watch(run, *range(1, 24))
     page = page_of(run)
     assert titles(page) == ["Before, step 0", "Step 5", "Step 10", "Step 14", "Step 19", "After, step 24"]
-    assert "at 6 of 25 evaluations." in page.text and "All are in completions_during.jsonl." in page.text
+    assert "at 6 of 25 evaluations." in page.text and "The others are in completions_during.jsonl." in page.text
     for name in ("eval_after.json", "comparison.json"):
         change(run, name, step=3)
     change(run, best_step=3)
