@@ -1,4 +1,4 @@
-"""The samples of an evaluation in a run's directory, those of a few questions while it trains, and the answer given most."""
+"""The samples of an evaluation in a run's directory, a few of each while it trains, and the answer given most."""
 
 import json
 from collections.abc import Mapping, Sequence
