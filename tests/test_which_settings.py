@@ -25,7 +25,7 @@ DECIDED = re.compile(r"gradient checkpointing (on|off): .*, (\S+) GB if completi
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Let this machine have a GPU with so many GB, and all packages."""
+    """Let this machine have a GPU with so many GB, an empty disk, and all packages."""
 
     def devices(training):
         training.distributed_state, training._n_gpu = PartialState(cpu=True), 1
@@ -39,6 +39,7 @@ def gpu(monkeypatch):
         for name, value in found.items():
             monkeypatch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
         monkeypatch.setattr(TrainingArguments, "_setup_devices", property(devices))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**13))
         monkeypatch.setattr(hardware, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: True)))
 
     return has
