@@ -298,7 +298,7 @@ SLIPS = {  # words of the error
     "--dataset_prompt_column problem": "question_column?",
     "--optim adam": "adamw_torch",
     "--chat_template_kwargs {bad": "chat_template_kwargs:",
-    "--config dmeo": "a100_x2, countdown, demo",
+    "--config dmeo": "a100_x2, all_weights_16gb, countdown",
     "--config demo --config math": "more than one recipe",
     "--config": "config:",
     "--seed": "seed:",
