@@ -32,7 +32,7 @@ GROUP_SIZE = 8  # completions of each question; a group whose rewards are all eq
 MAX_TOKENS = 48  # longer completions are cut off
 UPDATES = 2  # optimizer steps on the same completions; with 1, which is common too, the ratio below is always 1
 CLIP = 0.2
-LEARNING_RATE = 1e-4  # for this tiny model; one of a billion parameters takes about 1e-6
+LEARNING_RATE = 1e-4  # for this tiny model; one of a billion parameters takes about 5e-6
 SYSTEM_PROMPT = "\nRespond in the following format:\n" + XML_COT_FORMAT.format(reasoning="...", answer="...")
 
 

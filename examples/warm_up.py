@@ -39,6 +39,7 @@ from grpo.data.dataset import Data, load_data
 from grpo.policy.loading import load_model, load_tokenizer
 from grpo.policy.templates import fit_to_template
 from grpo.preflight.preflight import print_example
+from grpo.runs.resume import FOLLOW_A_METRIC
 from grpo.scoring.registry import make_task
 from grpo.scoring.sample import Sample
 from grpo.scoring.scorer import Scorer
@@ -78,8 +79,11 @@ def solutions(config: Config, task: Task, tokenizer: Any, data: Data) -> tuple[l
 
 def warm_up(config: Config, steps: int, rate: float) -> None:
     """Train the run's model on the solutions of its training rows, and write it to a directory."""
-    by_default = config.origin["output_dir"] == "machine"
-    output = Path(config.default_dir.replace("-GRPO", "-warm-up") if by_default else str(config.training.output_dir))
+    output = Path(str(config.training.output_dir))
+    if config.origin["output_dir"] == "machine":
+        output = Path(config.default_dir.replace("-GRPO", "-warm-up"))
+    elif config.origin["output_dir"] != "flag":  # a recipe's or a script's is the run's
+        output = output.with_name(f"{output.name}-warm-up")
     check_output(output)
     if output.is_dir() and any(output.iterdir()):
         raise UserError(f"output_dir: {str(output)!r} is not empty; use another name, or delete it")
@@ -100,7 +104,14 @@ def warm_up(config: Config, steps: int, rate: float) -> None:
         return
     of_the_run = {field.name: getattr(config.training, field.name) for field in dataclasses.fields(TrainingArguments)}
     own = {"output_dir": str(output), "max_steps": steps, "learning_rate": rate, "max_length": None}
-    off = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False, "push_to_hub": False}
+    off: dict[str, Any] = {
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "load_best_model_at_end": False,
+        "push_to_hub": False,
+    }
+    if config.training.lr_scheduler_type in FOLLOW_A_METRIC:  # of evaluations
+        off |= {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": None}
     settings: dict[str, Any] = {**of_the_run, **own, **off, "report_to": "none", "disable_tqdm": True}
     rows = [{"input_ids": [*ids, *it.ids], "labels": [-100] * len(ids) + [*it.ids]} for ids, it in solved]
     model, peft_config = load_model(config)

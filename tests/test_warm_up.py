@@ -209,6 +209,14 @@ def test_a_mistake_is_one_line_and_status_2(mistake, rows_file, write_jsonl, lea
     assert sorted(Path().rglob("*")) == before
 
 
+def test_a_recipes_directory_stays_the_runs(rows_file, capfd):
+    Path("own.yaml").write_text("output_dir: mine\n")
+    Path("mine-warm-up").mkdir()
+    Path("mine-warm-up/thesis.tex").touch()
+    assert warm_up.main(["--config", "own.yaml", *of_run(rows_file, output_dir=None)]) == 2
+    assert "output_dir: 'mine-warm-up' is not a run's directory" in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_model_that_never_writes_the_format_learns_it(capsys):
     argv = [

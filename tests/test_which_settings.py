@@ -70,7 +70,11 @@ def test_the_dry_run_prints_the_rows_figures(row, gpu, monkeypatch, write_jsonl,
     ]
     assert train_grpo.main([*words, *place, "--report_to", "none", "--dry_run", "true"]) == 0, capsys.readouterr().err
     shown = " ".join(capsys.readouterr().out.split())
-    assert "longest 256 tokens" in shown and "200 held-out questions" in shown
+    assert (
+        "Dry run: no warnings, no error" in shown
+        and "longest 256 tokens" in shown
+        and "200 held-out questions" in shown
+    )
     (decided,) = DECIDED.findall(shown) or [shown]
     assert decided == (checkpointing, estimate)
     assert float(estimate) <= 0.9 * total

@@ -1,5 +1,6 @@
 """Errors, processes and settings. All other folders use it; it imports none of them."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -16,6 +17,10 @@ ROOT = shipped_in(PACKAGE)
 INSTALLED = ROOT.is_relative_to(PACKAGE)  # by a wheel
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # at the end: a rewards.py beside the script or in the working directory comes first
+# Where torchao is installed, transformers imports it: it warns of kernels that the build of torch cannot load, and
+# torch 2.13 of two of its names
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 def folder_of(name: str, *beside: Path) -> Path | None:

@@ -51,7 +51,7 @@ def about_unused_text(plan: Plan) -> Iterator[Check]:
     others = [reward for reward in rewards if reward not in ours]
     if any(map(passes_on, others)) or any(passes_on(judge, 1) for judge in judges):
         return  # they may read any column
-    reached = {"question", "answer"}.union(*(parameters(reward) for reward in rewards))
+    reached = {"question", "answer", plan.config.script.eval_by}.union(*(parameters(reward) for reward in rewards))
     readers: list[Any] = [*others, *judges]
     reached = reached.union(*map(mentioned, readers))
     reached |= set[str]().union(*(mentioned(reward) for reward in ours)) - {"role", "content"}  # of messages

@@ -93,7 +93,8 @@ def counts_of(values: Iterable[str]) -> dict[str, int]:
     shown = largest if len(largest) <= MOST else largest[: MOST - 1]
     table = {value: counts[value] for value in sorted(shown, key=_place)}
     if rest := largest[len(shown) :]:
-        table[f"others ({counted(len(rest), 'kind')})"] = sum(counts[value] for value in rest)
+        others = f"others ({counted(len(rest), 'kind')})"
+        table[others] = table.get(others, 0) + sum(counts[value] for value in rest)
     return table
 
 

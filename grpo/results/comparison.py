@@ -125,7 +125,7 @@ def is_decided(measure: Measure, change: Mapping[str, Any]) -> bool:
         return False
     if measure.is_share:
         return is_significant(change["fixed"], change["broken"]) or _is_next_to_none(change)
-    return low > 0 or high < 0 or low == high
+    return change["n"] >= FEWEST and (low > 0 or high < 0 or low == high)  # equal: no answer changed
 
 
 def change_of(measure: Measure, comparison: Mapping[str, Any]) -> dict[str, Any]:

@@ -207,11 +207,13 @@ class SealedCheckpoints(LeanGRPOTrainer):
     def _init_training_state(self, *args: Any) -> Any:
         """Like transformers', but find the best checkpoint beside the resumed one, where it was moved with its run.
 
-        A best value of another metric or measure is forgotten. Callbacks with a state have it again.
+        A best value of another metric or measure is forgotten. Callbacks with a state have it again. Logs, evaluations
+        and checkpoints come at the steps of this run's settings, not at those of the checkpoint's.
         """
-        resumed = args[3]
+        max_steps, resumed = args[0], args[3]
         with self.run.during(READING) if resumed else contextlib.nullcontext():
             counts = super()._init_training_state(*args)
+        self.state.compute_steps(self.args, max_steps)
         rechosen = self.run.rechosen
         if resumed is not None:
             self._restore_callbacks(bool(rechosen))

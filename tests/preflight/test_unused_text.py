@@ -91,6 +91,11 @@ def test_solutions_and_classes_are_listed(name, table):
     assert found.status == "ok" and found.finding == f"not used: zzz{'.by' * (name.endswith('object'))} ({why})"
 
 
+def test_the_column_of_kinds_is_used(table):
+    columns, _ = QUIET["class"]
+    assert "unused text" not in table(rows=rows_with(**columns), eval_by="zzz", eval_samples="2")
+
+
 @pytest.mark.parametrize("name", NONE)
 def test_columns_without_a_text_of_their_own_are_no_noise(name, table):
     assert "unused text" not in table(rows=rows_with(**NONE[name]))

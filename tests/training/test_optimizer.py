@@ -79,7 +79,7 @@ def displacement(build, dtype=torch.bfloat16, **settings):
     before = (torch.randn(128, 128, generator=random) * 0.03).bfloat16()
     weight = torch.nn.Parameter(before.to(dtype, copy=True))
     options = {key: value for key, value in trainer.optimizer.defaults.items() if key in ("lr", "betas", "eps")}
-    own = {"bf16_stochastic_round": True} if settings.get("optim_args") else {}
+    own = {key: value for key, value in vars(trainer.optimizer).items() if key == "bf16_stochastic_round"}
     optimizer = type(trainer.optimizer)([weight], **options, **own)
     direction = torch.randn(128, 128, generator=random)
     for _ in range(100):

@@ -78,6 +78,18 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     assert_same(state_of(run), whole)
 
 
+def test_what_is_due_when_follows_the_resumed_runs_settings(tiny_run):
+    """Not those in the checkpoint's state, which transformers would follow."""
+    settings = {**SHORT, "num_train_epochs": "9", "eval_samples": "2", "eval_every": "0"}
+    assert train_grpo.main(tiny_run(**{**settings, "max_steps": "2", "save_steps": "1", "logging_steps": "9"})) == 0
+    changed = {"max_steps": "6", "save_steps": "3", "logging_steps": "1", "eval_every": "2"}
+    assert train_grpo.main(tiny_run(**{**settings, **changed, "resume_from_checkpoint": "auto"})) == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "reward" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines if "eval/n" in line] == [4, 6]
+    assert {path.name for path in Path("run").glob("checkpoint-*")} == {f"checkpoint-{step}" for step in (1, 2, 3, 6)}
+
+
 def shown(capsys):
     return " ".join(capsys.readouterr().out.split())
 
