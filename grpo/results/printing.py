@@ -72,9 +72,8 @@ def print_summaries(
         table.add_section()
         table.add_row(for_rich(kinds.title), style="bold")
         for kind in kinds.kinds:
-            changes = [
-                f"{value}{ends and f' ({ends})'}{kind.note and f', {kind.note}'}" for value, ends in kind.cells[2:]
-            ]
+            # the interval needs the width, and says nothing where they are too few
+            changes = [f"{value} {kind.note or (ends and f'({ends})')}" for value, ends in kind.cells[2:]]
             table.add_row(for_rich(kind.label), *map(_with_range, kind.cells[:2]), *changes)
     show(table)
     if comparison:
