@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 
-from lean_grpo import ties, trial
+from lean_grpo import trial
 
 COLUMN = object()
 STATE = "dynamic_sampling"  # in `stateful_callbacks` of the trainer's state, which is part of every checkpoint
@@ -142,18 +142,13 @@ def _sample_and_score(trainer: Any, inputs: list[dict[str, Any]]) -> tuple[list[
 def _dead(trainer: Any, rewards: torch.Tensor) -> list[int]:
     """Return the groups that are replaced: their rewards are all equal, and none has failed."""
     whole = ~rewards.isnan().all(1).view(-1, trainer.num_generations).any(1)
-    return (whole.cpu() & _tied(trainer, rewards)).nonzero().flatten().tolist()
+    return (whole.cpu() & trainer.tied_groups(rewards)[0]).nonzero().flatten().tolist()
 
 
 def _live(trainer: Any, rewards: torch.Tensor) -> list[int]:
     """Return the groups that teach."""
     scored = ~rewards.isnan().all(1).view(-1, trainer.num_generations).all(1)
-    return (scored.cpu() & ~_tied(trainer, rewards)).nonzero().flatten().tolist()
-
-
-def _tied(trainer: Any, rewards: torch.Tensor) -> torch.Tensor:
-    normalizes_first = trainer.multi_objective_aggregation == "normalize_then_sum"
-    return ties.tied(rewards, trainer.reward_weights, trainer.num_generations, normalizes_first)
+    return (scored.cpu() & ~trainer.tied_groups(rewards)[0]).nonzero().flatten().tolist()
 
 
 def _further(trainer: Any, count: int) -> list[dict[str, Any]]:

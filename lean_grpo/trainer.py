@@ -335,7 +335,7 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _normalizes_first(self) -> bool:
         return bool(self.multi_objective_aggregation == "normalize_then_sum")
 
-    def _tied_groups(self, rewards: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def tied_groups(self, rewards: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Return (which groups have rewards that are equal up to rounding, the completions of a group)."""
         group = cast(int, self.num_generations if self.model.training else self.num_generations_eval)
         return ties.tied(rewards, self.reward_weights, group, self._normalizes_first), group
@@ -347,7 +347,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             advantages: (rows of this process, …).
             rewards: (rows of all processes, functions), NaN for None.
         """
-        groups, group = self._tied_groups(rewards)
+        groups, group = self.tied_groups(rewards)
         of_rows = groups.repeat_interleave(group)
         first = self.accelerator.process_index * len(advantages)
         advantages[of_rows[first : first + len(advantages)].to(advantages.device)] = 0.0
@@ -363,7 +363,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self.scale_rewards == "batch" and not self._normalizes_first:
             alike = ties.tied(rewards, self.reward_weights, rows)
         else:
-            groups, _ = self._tied_groups(rewards)
+            groups, _ = self.tied_groups(rewards)
             alike = groups.all() if self._normalizes_first else groups
         metrics["frac_reward_zero_std"][-1] = alike.double().mean().item()
         deviations = {"reward_std": (rewards, self.reward_weights)} | {
