@@ -9,11 +9,11 @@ chosen groups as it would have, had they been sampled first.
 import copy
 import functools
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 
@@ -156,9 +156,9 @@ def _further(trainer: Any, count: int) -> list[dict[str, Any]]:
     rows, seen = trainer.train_dataset, trainer.state.stateful_callbacks.setdefault(STATE, {"prompts": 0})
     places = range(seen["prompts"], seen["prompts"] + count)
     seen["prompts"] += count
-    return [rows[int(_order(trainer.args.seed, place // len(rows), len(rows))[place % len(rows)])] for place in places]
+    return [rows[_order(trainer.args.seed, place // len(rows), len(rows))[place % len(rows)]] for place in places]
 
 
 @functools.lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, size: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(size)
+def _order(seed: int, epoch: int, size: int) -> list[int]:
+    return random.Random(f"dynamic sampling {seed} {epoch}").sample(range(size), size)
