@@ -142,13 +142,13 @@ def _sample_and_score(trainer: Any, inputs: list[dict[str, Any]]) -> tuple[list[
 def _dead(trainer: Any, rewards: torch.Tensor) -> list[int]:
     """Return the groups that are replaced: their rewards are all equal, and none has failed."""
     whole = ~rewards.isnan().all(1).view(-1, trainer.num_generations).any(1)
-    return (whole.cpu() & trainer.tied_groups(rewards)[0]).nonzero().flatten().tolist()
+    return (whole.cpu() & trainer.tied_groups(rewards)).nonzero().flatten().tolist()
 
 
 def _live(trainer: Any, rewards: torch.Tensor) -> list[int]:
     """Return the groups that teach."""
     scored = ~rewards.isnan().all(1).view(-1, trainer.num_generations).all(1)
-    return (scored.cpu() & ~trainer.tied_groups(rewards)[0]).nonzero().flatten().tolist()
+    return (scored.cpu() & ~trainer.tied_groups(rewards)).nonzero().flatten().tolist()
 
 
 def _further(trainer: Any, count: int) -> list[dict[str, Any]]:

@@ -300,7 +300,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             self._pending_extra_logs[name] = [completion.logged.get(name) for completion in own]
         generated = rollout.generated(own)
         with overrides.replaced(
-            self, _generate=lambda prompts: generated, _calculate_rewards=lambda *args: rollout.rewards.clone()
+            self, _generate=lambda prompts: generated, _calculate_rewards=lambda *args: rollout.rewards
         ):
             inputs[:] = [completion.row for completion in own]  # a caller may pair them with the output
             output = self._scored(inputs, True)
@@ -335,10 +335,10 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _normalizes_first(self) -> bool:
         return bool(self.multi_objective_aggregation == "normalize_then_sum")
 
-    def tied_groups(self, rewards: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return (which groups have rewards that are equal up to rounding, the completions of a group)."""
+    def tied_groups(self, rewards: torch.Tensor) -> torch.Tensor:
+        """Return which groups have rewards, (rows of all processes, functions), that are equal up to rounding."""
         group = cast(int, self.num_generations if self.model.training else self.num_generations_eval)
-        return ties.tied(rewards, self.reward_weights, group, self._normalizes_first), group
+        return ties.tied(rewards, self.reward_weights, group, self._normalizes_first)
 
     def _drop_rounding(self, advantages: torch.Tensor, rewards: torch.Tensor) -> None:
         """Set the advantages of ties to 0, in place and in the log.
@@ -347,8 +347,8 @@ class LeanGRPOTrainer(GRPOTrainer):
             advantages: (rows of this process, …).
             rewards: (rows of all processes, functions), NaN for None.
         """
-        groups, group = self.tied_groups(rewards)
-        of_rows = groups.repeat_interleave(group)
+        groups = self.tied_groups(rewards)
+        of_rows = groups.repeat_interleave(len(rewards) // len(groups))
         first = self.accelerator.process_index * len(advantages)
         advantages[of_rows[first : first + len(advantages)].to(advantages.device)] = 0.0
         logged: Any = self._logs["advantages"]  # of the last rows
@@ -363,7 +363,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self.scale_rewards == "batch" and not self._normalizes_first:
             alike = ties.tied(rewards, self.reward_weights, rows)
         else:
-            groups, _ = self.tied_groups(rewards)
+            groups = self.tied_groups(rewards)
             alike = groups.all() if self._normalizes_first else groups
         metrics["frac_reward_zero_std"][-1] = alike.double().mean().item()
         deviations = {"reward_std": (rewards, self.reward_weights)} | {
