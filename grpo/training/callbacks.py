@@ -1,5 +1,6 @@
 """Callbacks of a run: its metrics file and live report, skipped steps, alarms; and how they come to the trainer."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ def callbacks_of(run: Run, scorer: Scorer, data: Data) -> list[TrainerCallback]:
         MetricsFile(run),
         LiveReport(run.output),  # after the metrics file, since it shows that
         skip,
-        *([RoundAlike()] if "stochastic" in (run.args.optim_args or "") else []),
+        RoundAlike(),
         Watch(run.output, skip, run.stop.ask, run.config.script.stop_on_alarm),
         StopAtRolloutEnd(run),  # moves to the end, to see the requests of the others
         Progress(scorer.rewards, console.golds_of(data.train), scorer.task),
@@ -135,19 +136,24 @@ class SkipNonFiniteSteps(OfTrainer):
 
 
 class RoundAlike(TrainerCallback):
-    """Let all processes draw the same numbers in an optimizer step, from the run's seed and the step's number.
+    """Let all processes draw the same numbers in a step of an optimizer that rounds by chance (torchao's).
 
-    TRL seeds processes differently, so an optimizer that rounds by chance would round each process' copy of the
-    weights differently, and nothing would make the copies equal again.
+    They follow from the run's seed and the step's number. TRL seeds processes differently, so that each process' copy
+    of the weights would be rounded differently, and nothing would make the copies equal again.
     """
 
+    def __init__(self) -> None:
+        self._drawing = contextlib.ExitStack()
+
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._drawing = torch.random.fork_rng([args.device] if args.device.type == "cuda" else [])
-        self._drawing.__enter__()
-        torch.manual_seed(args.seed + state.global_step)
+        optimizer = kwargs["optimizer"]  # accelerate's, around the library's
+        if getattr(getattr(optimizer, "optimizer", optimizer), "bf16_stochastic_round", False):
+            devices = [args.device] if args.device.type == "cuda" else []
+            self._drawing.enter_context(torch.random.fork_rng(devices))
+            torch.manual_seed(args.seed + state.global_step)
 
     def on_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._drawing.__exit__(None, None, None)
+        self._drawing.close()
 
 
 class Watch(OfTrainer):

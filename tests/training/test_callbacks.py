@@ -68,26 +68,28 @@ def test_the_report_is_rewritten_while_a_run_trains(tmp_path, capsys):
 # --- Optimizers that round by chance
 
 
-def test_an_optimizer_step_draws_the_same_in_all_processes():
-    """Other numbers in the next step, and the rest of the run draws its own."""
+@pytest.mark.parametrize(("rounds", "numbers"), [(True, 2), (False, 4)])
+def test_an_optimizer_that_rounds_draws_alike_in_all_processes(rounds, numbers):
+    """Other numbers in the next step, and the rest of the run, or another optimizer, draws its own."""
     args, drawn = SimpleNamespace(device=torch.device("cpu"), seed=42), []
+    optimizer = SimpleNamespace(optimizer=SimpleNamespace(bf16_stochastic_round=rounds))
+    callback = RoundAlike()
     for process in (0, 1):
         torch.manual_seed(process)
         own = torch.get_rng_state()
         for step in (3, 4):
-            callback, state = RoundAlike(), SimpleNamespace(global_step=step)
-            callback.on_pre_optimizer_step(args, state, None)
+            state = SimpleNamespace(global_step=step)
+            callback.on_pre_optimizer_step(args, state, None, optimizer=optimizer)
             drawn.append(torch.rand(1).item())
-            callback.on_optimizer_step(args, state, None)
-        assert torch.equal(torch.get_rng_state(), own)
-    assert drawn[:2] == drawn[2:] and len(set(drawn)) == 2
+            callback.on_optimizer_step(args, state, None, optimizer=optimizer)
+        assert torch.equal(torch.get_rng_state(), own) is rounds
+    assert (drawn[:2] == drawn[2:]) is rounds and len(set(drawn)) == numbers
 
 
-@pytest.mark.parametrize(("arguments", "alike"), [("bf16_stochastic_round=true", 1), ("momentum=0.9", 0), (None, 0)])
-def test_a_run_has_its_processes_round_alike(arguments, alike, monkeypatch):
-    run = MagicMock(output=Path("run"), args=SimpleNamespace(optim_args=arguments))
+def test_a_run_has_its_processes_round_alike(monkeypatch):
     monkeypatch.setattr("grpo.training.callbacks.console.golds_of", lambda rows: [])
-    assert sum(isinstance(one, RoundAlike) for one in callbacks_of(run, MagicMock(), MagicMock())) == alike
+    found = callbacks_of(MagicMock(output=Path("run")), MagicMock(), MagicMock())
+    assert sum(isinstance(one, RoundAlike) for one in found) == 1
 
 
 # --- Steps that are not finite
